@@ -1,0 +1,111 @@
+# tartan - build, test, demonstrate. `make help` lists the targets; CONTRIBUTING.md explains them.
+#
+#   VARIABLE      default   meaning
+#   CC            cc        compiler (gcc or clang)
+#   MPI           auto      1, 0, or auto: use MPI when mpicc is found
+#   BUILD         build     where everything goes
+#   V                       1: show the commands
+.DEFAULT_GOAL := all
+SHELL := /bin/bash
+BUILD ?= build
+MPI   ?= auto
+
+# --- what this machine has --------------------------------------------------------------------------------------
+ifeq ($(MPI),auto)
+  override MPI := $(if $(shell command -v mpicc 2>/dev/null),1,0)
+endif
+ifeq ($(MPI),1)
+  # Open MPI and MPICH print their flags differently; both know how to show them.
+  MPI_CFLAGS := $(shell mpicc --showme:compile 2>/dev/null || mpicc -compile_info 2>/dev/null | tr ' ' '\n' | grep -E '^-[ID]' | sort -u)
+  MPI_LIBS   := $(shell mpicc --showme:link 2>/dev/null || mpicc -link_info 2>/dev/null | tr ' ' '\n' | grep -E '^-([lL]|Wl)' )
+  MPI_DEFS   := -DTT_HAVE_MPI
+endif
+PACKAGES := jansson libpcre2-8 libutf8proc libxxhash yaml-0.1
+
+CFLAGS   ?= -O2 -g
+# -Wformat-truncation reports every message that could be long; ours are cut on purpose.
+WARNINGS := -std=c11 -Wall -Wextra -Wpedantic -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-format-truncation -Werror
+# No -ffast-math: results are compared bit by bit and NaN is tested for. Contraction is fixed per file, so that the
+# same source gives the same bits wherever it is inlined.
+TT_CFLAGS = $(WARNINGS) -D_GNU_SOURCE -Iinclude -Isrc -fopenmp -fno-math-errno -ffp-contract=off \
+            $(shell pkg-config --cflags $(PACKAGES)) $(MPI_DEFS) $(CFLAGS) $(EXTRA)
+TT_LIBS   = $(shell pkg-config --libs $(PACKAGES)) -ldnnl -lm -lpthread $(MPI_LIBS) $(LDEXTRA)
+
+# `make V=1` shows the commands.
+Q := $(if $(V),,@)
+
+# --- sources ----------------------------------------------------------------------------------------------------
+SOURCES := $(filter-out src/cli/%,$(wildcard src/*/*.c src/*/*/*.c))
+CLI     := $(wildcard src/cli/*.c)
+TESTS   := $(wildcard tests/*/test_*.c)
+TEST_SUPPORT := $(wildcard tests/support/*.c)
+BENCHES := $(wildcard bench/*.c)
+EXAMPLES := $(wildcard examples/*.c)
+
+# Two builds of the same sources: the one that is shipped, and the one that tests use, in which step memory is
+# filled with NaN when it is granted and when it is released.
+LIB       := $(BUILD)/libtartan.a
+TEST_LIB  := $(BUILD)/check/libtartan.a
+objects    = $(patsubst %.c,$(1)/%.o,$(2))
+OBJ       := $(call objects,$(BUILD)/obj,$(SOURCES))
+TEST_OBJ  := $(call objects,$(BUILD)/check,$(SOURCES))
+CLI_OBJ   := $(call objects,$(BUILD)/obj,$(CLI))
+TEST_CLI_OBJ := $(call objects,$(BUILD)/check,$(CLI))
+TEST_BINS := $(patsubst %.c,$(BUILD)/%,$(TESTS))
+BENCH_BINS := $(patsubst %.c,$(BUILD)/%,$(BENCHES))
+EXAMPLE_BINS := $(patsubst %.c,$(BUILD)/%,$(EXAMPLES))
+
+.PHONY: all lib tests benches examples
+all: lib $(BUILD)/tartan
+lib: $(LIB)
+tests: $(TEST_BINS) $(BUILD)/check/tartan
+benches: $(BENCH_BINS)
+examples: $(EXAMPLE_BINS)
+
+# Kernels are compiled once per instruction set, chosen at run time (src/kernels/cpu/isa.h).
+$(BUILD)/obj/%.o: %.c
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(TT_CFLAGS) $(FLAGS_$*) -MMD -MP -c $< -o $@
+$(BUILD)/check/%.o: %.c
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(TT_CFLAGS) $(FLAGS_$*) -DTT_DEBUG_MEMORY -MMD -MP -c $< -o $@
+$(BUILD)/check/tests/%.o: tests/%.c
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(TT_CFLAGS) -DTT_DEBUG_MEMORY -Itests -MMD -MP -c $< -o $@
+
+$(LIB): $(OBJ)
+	@rm -f $@
+	$(Q)ar rcs $@ $^
+$(TEST_LIB): $(TEST_OBJ)
+	@rm -f $@
+	$(Q)ar rcs $@ $^
+$(BUILD)/tartan: $(CLI_OBJ) $(LIB)
+	$(Q)$(CC) $(TT_CFLAGS) $^ -o $@ $(TT_LIBS)
+$(BUILD)/check/tartan: $(TEST_CLI_OBJ) $(TEST_LIB)
+	$(Q)$(CC) $(TT_CFLAGS) $^ -o $@ $(TT_LIBS)
+$(BUILD)/tests/%: $(BUILD)/check/tests/%.o $(call objects,$(BUILD)/check,$(TEST_SUPPORT)) $(TEST_LIB)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(TT_CFLAGS) $^ -o $@ -lcmocka $(TT_LIBS)
+$(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(LIB)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(TT_CFLAGS) $^ -o $@ $(TT_LIBS)
+$(BUILD)/examples/%: $(BUILD)/obj/examples/%.o $(LIB)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(TT_CFLAGS) $^ -o $@ $(TT_LIBS)
+
+.SECONDARY:
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+
+# --- checks -----------------------------------------------------------------------------------------------------
+.PHONY: check layers format clean help
+# `make check` = tests without installing anything; `make check ONLY=data` runs one folder of tests.
+check: all tests layers
+	BUILD=$(BUILD) tests/run.sh $(ONLY)
+layers:
+	tools/check-layers.sh
+format:
+	clang-format -i $(wildcard include/tartan/*.h src/*/*.[ch] src/*/*/*.[ch] tests/*/*.[ch] bench/*.c examples/*.c)
+clean:
+	rm -rf $(BUILD)
+help:
+	@sed -n 's/^## //p' Makefile

@@ -1,0 +1,128 @@
+/* tartan/comm.h - ranks, groups of ranks, and every byte that travels between them.
+ *
+ * A tt_comm is one rank's endpoint. It has three backends with the same behaviour: one process alone, MPI, and
+ * threads as ranks (tests, simulation). Nothing outside src/comm knows which one it is.
+ *
+ * Every operation names its group and itself (a static string such as "gather-unit"); the rank's current phase
+ * (tt_comm_set_phase) is added for messages. All go through one function in src/comm that moves bytes between
+ * pairs of ranks, counts them, and holds the deadline: when an operation is not complete after the comm's timeout,
+ * or a peer has failed, it returns TT_ECOMM with operation, phase and the ranks that are missing. After a failed
+ * operation the comm is of no use except for tt_comm_abort and tt_comm_destroy.
+ *
+ * Floating-point sums are formed here in rank order, after the exchange, so that the result has the same bits on
+ * every rank and on every run (MPI does not promise that for its own reductions).
+ * Sizes are 64-bit; transfers above 2^31 bytes are cut.
+ * Collective means: every rank of the group calls it, in the same order, with matching sizes.
+ */
+#ifndef TARTAN_COMM_H
+#define TARTAN_COMM_H
+
+#include "tartan/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tt_comm tt_comm;
+typedef struct tt_group tt_group;
+
+/* --- life ---------------------------------------------------------------------------------------------------- */
+
+/* tt_comm_create - the world this process was started in: MPI when a launcher (mpirun, srun, PMI, PMIx) started it,
+ * one process otherwise, in which case MPI is not even initialised. TT_ECONFIG when a launcher started it but this
+ * build has no MPI. Collective over the world. */
+tt_status tt_comm_create(tt_comm **out);
+
+/* tt_comm_run_threads - run main(comm, arg) on `size` threads as ranks 0..size-1 and wait for all.
+ * Returns TT_OK, or the status and message of the lowest rank that failed for a reason of its own (ranks that only
+ * saw a peer fail come second). Each rank's comm is destroyed at its end. */
+tt_status tt_comm_run_threads(int size, tt_status (*rank_main)(tt_comm *comm, void *arg), void *arg);
+
+/* tt_comm_destroy - collective when the world is healthy (MPI_Finalize); accepts NULL inside. */
+void tt_comm_destroy(tt_comm **comm);
+
+/* tt_comm_abort - take all ranks down at once: "tartan: rank R: TEXT" on stderr, then exit_status.
+ * With threads as ranks the other ranks' operations fail instead and this returns. */
+void tt_comm_abort(tt_comm *comm, int exit_status, const char *text);
+
+int tt_comm_rank(const tt_comm *comm);
+int tt_comm_size(const tt_comm *comm);
+/* Ranks of this world on this host, and which of them this one is. */
+int tt_comm_host_size(const tt_comm *comm);
+int tt_comm_host_rank(const tt_comm *comm);
+/* "one process", "MPI", "threads". */
+const char *tt_comm_backend(const tt_comm *comm);
+
+/* Seconds after which an operation fails; default 1800. 0 = never. */
+void tt_comm_set_timeout(tt_comm *comm, double seconds);
+/* Static string: "load", "forward", "backward", "step", "save", ... */
+void tt_comm_set_phase(tt_comm *comm, const char *phase);
+
+/* tt_comm_bytes_sent - bytes this rank has sent to other ranks under the operation `name` (NULL: under all). */
+int64_t tt_comm_bytes_sent(const tt_comm *comm, const char *name);
+
+/* --- groups -------------------------------------------------------------------------------------------------- */
+
+/* The group of all ranks. Borrowed. */
+tt_group *tt_comm_world(tt_comm *comm);
+
+/* tt_group_create - ranks[size] of the world in the order that sums are formed in; contains the caller's own.
+ * All members create it with the same list. `name` is static. Two groups may overlap. Local. */
+tt_status tt_group_create(tt_comm *comm, const char *name, const int *ranks, int size, tt_group **out);
+/* Accepts the world group's NULL and groups already destroyed. */
+void tt_group_destroy(tt_group **group);
+int tt_group_rank(const tt_group *group);
+int tt_group_size(const tt_group *group);
+
+/* --- operations, each collective over its group -------------------------------------------------------------- */
+
+tt_status tt_barrier(tt_group *group, const char *name);
+
+/* tt_allgather - all[r * bytes ...] = what rank r passed as mine. mine may be its own place in all. */
+tt_status tt_allgather(tt_group *group, const char *name, const void *mine, void *all, size_t bytes);
+
+/* The same in two halves, so that compute can run in between. Between them neither buffer may be touched.
+ * Every begin is ended, in the order of the begins of the group. */
+typedef struct tt_request tt_request;
+tt_status tt_allgather_begin(tt_group *group, const char *name, const void *mine, void *all, size_t bytes,
+                             tt_request **out);
+tt_status tt_request_end(tt_request **request);
+
+/* tt_alltoallv - send[r] pieces lie end to end in rank order, recv pieces likewise; bytes per peer. Peers' counts
+ * are known to both sides (exchange them first with tt_alltoall). Zero counts are fine. */
+tt_status tt_alltoallv(tt_group *group, const char *name, const void *send, const int64_t *send_bytes, void *recv,
+                       const int64_t *recv_bytes);
+/* tt_alltoall - the same with `bytes` for every pair. */
+tt_status tt_alltoall(tt_group *group, const char *name, const void *send, void *recv, size_t bytes);
+
+/* tt_reduce_scatter_f32 - mine[i] += sum over ranks r, in rank order, of their full[rank * count + i], i < count.
+ * The sum is formed first, then added to mine. full has count * size elements and is not changed.
+ * In a group of one: mine[i] += full[i]. */
+tt_status tt_reduce_scatter_f32(tt_group *group, const char *name, const float *full, float *mine, int64_t count);
+tt_status tt_reduce_scatter_f64(tt_group *group, const char *name, const double *full, double *mine, int64_t count);
+
+/* tt_allreduce_f64 - values[i] = sum over ranks in rank order, the same bits everywhere. For small n. */
+tt_status tt_allreduce_f64(tt_group *group, const char *name, double *values, int64_t n);
+tt_status tt_allreduce_i64(tt_group *group, const char *name, int64_t *values, int64_t n);
+tt_status tt_allreduce_max_i64(tt_group *group, const char *name, int64_t *values, int64_t n);
+
+/* tt_broadcast - data of `root` (a rank of the group) to all. */
+tt_status tt_broadcast(tt_group *group, const char *name, int root, void *data, size_t bytes);
+
+/* tt_gatherv - pieces of all ranks, end to end in rank order, at root; recv and recv_bytes matter there only. */
+tt_status tt_gatherv(tt_group *group, const char *name, int root, const void *send, int64_t send_bytes, void *recv,
+                     const int64_t *recv_bytes);
+
+/* tt_agree - make a failure of one a failure of all, at the border of a phase. Each rank passes its own status
+ * (with this thread's message set when it failed). When none failed: TT_OK. Otherwise every rank returns the status
+ * of the lowest failing rank and has its message, with "rank R: " in front when the world has more than one. */
+tt_status tt_agree(tt_group *group, const char *name, tt_status mine);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,45 @@
+/* arena.h - step memory: granted in order, returned in reverse order, all at once.
+ *
+ *   tt_arena_mark m = tt_arena_save(a);   ... grants ...   tt_arena_restore(a, m);
+ *
+ * Memory comes in blocks that are kept for the next step, so after the first step a training step calls no
+ * allocator. Grants are aligned to 64 bytes. In test builds (TT_DEBUG_MEMORY) memory is filled with NaN bytes
+ * on grant and on release, so that a value nobody wrote, or one read after its time, shows up as NaN.
+ */
+#ifndef TT_BASE_ARENA_H
+#define TT_BASE_ARENA_H
+
+#include "tartan/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct tt_arena tt_arena;
+typedef struct tt_arena_mark {
+    int block;
+    size_t used;
+    size_t total;
+} tt_arena_mark;
+
+/* `what` is a static string for messages and tables. */
+tt_status tt_arena_create(const char *what, tt_arena **out);
+void tt_arena_destroy(tt_arena **a);
+
+/* tt_arena_grant - count elements of `size` bytes each, uninitialised; zero counts give a valid pointer.
+ * TT_ENOMEM with the sizes when the product overflows or the system refuses. */
+tt_status tt_arena_grant(tt_arena *a, int64_t count, size_t size, void **out);
+/* tt_arena_grant_zero - the same, zeroed. */
+tt_status tt_arena_grant_zero(tt_arena *a, int64_t count, size_t size, void **out);
+
+tt_arena_mark tt_arena_save(const tt_arena *a);
+void tt_arena_restore(tt_arena *a, tt_arena_mark mark);
+
+/* Highest number of bytes granted at one time since creation. */
+size_t tt_arena_peak(const tt_arena *a);
+
+/* tt_alloc - a long-lived block (parameters, optimizer state), 64-byte aligned, zeroed; free with tt_free.
+ * Pages that are never touched cost nothing. TT_ENOMEM names `what` and the bytes. */
+tt_status tt_alloc(const char *what, int64_t count, size_t size, void **out);
+void tt_free(void *p);
+
+#endif
