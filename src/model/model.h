@@ -1,0 +1,79 @@
+/* model.h - a decoder-only mixture-of-experts model on a mesh: forward and backward of one micro-step.
+ *
+ * The code is written for one process. It asks units for weights (src/shard) and the dispatcher to move tokens (src/moe);
+ * a world of one is the base case of the same code.
+ *
+ *   one step:  N = supervised targets of the step, all ranks, all micro-steps        (src/train/step.h)
+ *              zero gradients
+ *              for each micro-step:  tt_model_micro_step(scale = 1/N)                 this file
+ *              norm = sqrt(all-reduce(sum of squares of owned gradients)); clip; update of the owned shards
+ *
+ *   one micro-step, forward:   embedding unit: gather, look up, release
+ *                              each block:     gather dense unit; attention; router; gather experts; exchange; release
+ *                              head unit:      gather; final norm; per chunk of rows: logits, loss, their gradients
+ *                  backward:   each block, last to first: gather; recompute (gradient checkpointing) with the stored
+ *                              routing; gradients; reduce-scatter; release
+ *                              embedding unit: scatter-add; reduce-scatter
+ *
+ * Memory: `keep` lives from forward to backward (block inputs, routing), `work` inside one block.
+ */
+#ifndef TT_MODEL_MODEL_H
+#define TT_MODEL_MODEL_H
+
+#include "model/batch.h"
+#include "model/table.h"
+#include "moe/dispatch.h"
+#include "shard/shard.h"
+
+/* Looks at intermediate results (tests, certify): called with "embed", "block", "router_logits", "gates" (real, [T,*]). */
+typedef void (*tt_tap)(void *user, const char *what, int layer, tt_mat m);
+
+typedef struct tt_model {
+    const tt_model_config *config; /* borrowed */
+    const tt_model_table *table;   /* borrowed */
+    const tt_mesh *mesh;           /* borrowed */
+    tt_shards *shards;             /* borrowed */
+    tt_kernel *kernel;             /* borrowed */
+    tt_arena *keep, *work;         /* owned */
+    bool recompute;                /* gradient checkpointing: keep block inputs only */
+    int64_t loss_chunk;            /* rows of logits at a time */
+    int64_t booked_rows;           /* received rows per exchange round, 0 = twice the balanced share */
+    bool local_balance;            /* balance statistics per rank instead of over all ranks */
+    tt_tap tap;                    /* may be NULL */
+    void *tap_user;
+} tt_model;
+
+/* tt_model_init - over parts that outlive it. recompute true, loss_chunk 256. Local. */
+tt_status tt_model_init(tt_model *m, const tt_model_config *config, const tt_model_table *table, tt_shards *shards,
+                        tt_kernel *kernel);
+void tt_model_fini(tt_model *m);
+
+/* What to do with a batch. */
+typedef struct tt_micro {
+    const tt_batch *batch;  /* may hold no tokens: the rank takes part all the same */
+    bool backward;          /* false: loss and logits only; gradients are not touched */
+    double scale;           /* gradient of sum(nll) * scale: 1 / targets of the whole step */
+    double balance;         /* weight of the balance loss in this micro-step, 0: off */
+    /* Expert choices. replay: [MoE layer] arrays [T,K] to use instead of choosing; record: the same arrays, filled. */
+    const int32_t *const *replay;
+    int32_t *const *record;
+    /* Called with logits [n,V] real of tokens [first, first + n), in order, covering tokens from first_logit on. */
+    tt_status (*logits)(void *user, int64_t first, tt_mat logits_MV);
+    void *logits_user;
+    int64_t first_logit;
+} tt_micro;
+
+typedef struct tt_micro_result {
+    tt_loss_sums sums;   /* this rank's */
+    double balance_loss; /* of all ranks (or of this one, local_balance); 0 when off */
+} tt_micro_result;
+
+/* tt_model_micro_step - forward and, if asked, backward: gradients of
+ *     scale * (sum of nll over all ranks) + balance * balance_loss
+ * are added to the gradient shards. Collective over the mesh. */
+tt_status tt_model_micro_step(tt_model *m, const tt_micro *micro, tt_micro_result *out);
+
+/* MoE layers in front of layer i: index into replay and record. */
+int tt_model_moe_index(const tt_model_config *c, int layer);
+
+#endif

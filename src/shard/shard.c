@@ -1,0 +1,359 @@
+#include "shard/shard.h"
+#include "base/checked.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct flat {
+    tt_flat_layout layout;
+    tt_dtype resident, compute;
+    bool trained;      /* at least one parameter in it is */
+    void *weight;      /* [shard] resident */
+    void *gradient;    /* [shard] real */
+    void *moment[2];   /* [shard] */
+    void *copy;        /* while gathered: [shard * group] compute, or `weight` itself */
+    void *full;        /* between gradient_begin and _end: [shard * group] real, or `gradient` itself */
+    tt_request *request;
+} flat;
+
+typedef struct unit_state {
+    tt_group *group;
+    flat flats[2];
+    int users;      /* gathers not yet released */
+    bool in_flight; /* prefetched: posted, not waited for */
+} unit_state;
+
+/* Buffers of units in use are kept for the next unit: steady state calls no allocator. */
+typedef struct buffer {
+    void *base;
+    size_t bytes;
+    bool used;
+} buffer;
+
+struct tt_shards {
+    const tt_params *params;
+    const tt_mesh *mesh;
+    tt_precision precision;
+    unit_state *units;
+    int64_t *offset; /* per parameter of the table, in its flat, -1: not on this ep rank */
+    tt_piece *pieces;
+    int64_t num_pieces;
+    buffer *buffers;
+    int num_buffers;
+    tt_shard_bytes bytes;
+    int64_t in_use;
+};
+
+/* --- buffers ------------------------------------------------------------------------------------------------- */
+
+static void fill(void *p, size_t bytes)
+{
+#ifdef TT_DEBUG_MEMORY
+    memset(p, 0xFF, bytes);
+#else
+    (void)p, (void)bytes;
+#endif
+}
+
+static tt_status take(tt_shards *s, size_t bytes, void **out)
+{
+    buffer *best = NULL;
+    for (int i = 0; i < s->num_buffers; i++) {
+        buffer *b = &s->buffers[i];
+        if (!b->used && b->bytes >= bytes && (!best || b->bytes < best->bytes)) best = b;
+    }
+    if (!best) {
+        buffer *grown = realloc(s->buffers, (size_t)(s->num_buffers + 1) * sizeof *grown);
+        TT_CHECK(grown, TT_ENOMEM, "out of memory");
+        s->buffers = grown;
+        best = &s->buffers[s->num_buffers];
+        *best = (buffer){.bytes = bytes};
+        TT_TRY(tt_alloc("gathered unit", (int64_t)bytes, 1, &best->base));
+        s->num_buffers++;
+    }
+    best->used = true;
+    s->in_use += (int64_t)best->bytes;
+    s->bytes.units_peak = tt_max_i64(s->bytes.units_peak, s->in_use);
+    fill(best->base, best->bytes);
+    *out = best->base;
+    return TT_OK;
+}
+
+static void give(tt_shards *s, void *base)
+{
+    for (int i = 0; i < s->num_buffers; i++) {
+        buffer *b = &s->buffers[i];
+        if (b->base != base) continue;
+        fill(b->base, b->bytes);
+        b->used = false;
+        s->in_use -= (int64_t)b->bytes;
+        return;
+    }
+}
+
+/* --- life ---------------------------------------------------------------------------------------------------- */
+
+static tt_group *group_of(const tt_mesh *mesh, const tt_unit *u)
+{
+    return u->kind == TT_UNIT_EXPERTS ? mesh->efsdp : mesh->world;
+}
+
+static tt_status create_unit(tt_shards *s, int unit)
+{
+    const tt_unit *u = &s->params->units[unit];
+    unit_state *state = &s->units[unit];
+    tt_flat_layout layouts[2];
+    state->group = group_of(s->mesh, u);
+    TT_TRY(tt_unit_layout(s->params, unit, tt_group_size(state->group), s->mesh->ep_size, s->mesh->ep_rank,
+                          s->offset + u->first, layouts));
+    for (int f = 0; f < 2; f++) {
+        flat *b = &state->flats[f];
+        b->layout = layouts[f];
+        b->resident = f ? s->precision.real : s->precision.resident;
+        b->compute = f ? s->precision.real : s->precision.compute;
+        if (b->layout.shard == 0) continue;
+        TT_TRY(tt_alloc("weights", b->layout.shard, tt_dtype_size(b->resident), &b->weight));
+        s->bytes.weights += b->layout.shard * (int64_t)tt_dtype_size(b->resident);
+    }
+    for (int64_t i = 0; i < u->count; i++) {
+        const tt_param *p = &s->params->at[u->first + i];
+        if (s->offset[u->first + i] >= 0 && p->trained) state->flats[p->exact].trained = true;
+    }
+    return TT_OK;
+}
+
+/* The part of parameter i that lies in this rank's range of its flat. */
+static bool piece_of(const tt_shards *s, int64_t i, tt_piece *out)
+{
+    const tt_param *p = &s->params->at[i];
+    const unit_state *state = &s->units[p->unit];
+    const flat *b = &state->flats[p->exact];
+    if (s->offset[i] < 0) return false;
+    int64_t lo = b->layout.shard * tt_group_rank(state->group), hi = lo + b->layout.shard;
+    int64_t begin = tt_max_i64(s->offset[i], lo), end = tt_min_i64(s->offset[i] + p->count, hi);
+    if (begin >= end) return false;
+    *out = (tt_piece){i, p->exact, begin - s->offset[i], end - begin, begin - lo};
+    return true;
+}
+
+static tt_status create_pieces(tt_shards *s)
+{
+    s->pieces = calloc((size_t)s->params->num + 1, sizeof *s->pieces);
+    TT_CHECK(s->pieces, TT_ENOMEM, "out of memory for the shard table");
+    for (int64_t i = 0; i < s->params->num; i++)
+        if (piece_of(s, i, &s->pieces[s->num_pieces])) s->num_pieces++;
+    return TT_OK;
+}
+
+tt_status tt_shards_create(const tt_params *params, const tt_mesh *mesh, tt_precision precision, tt_shards **out)
+{
+    tt_status status = TT_OK;
+    tt_shards *s = calloc(1, sizeof *s);
+    TT_CHECK(s, TT_ENOMEM, "out of memory");
+    *s = (tt_shards){.params = params, .mesh = mesh, .precision = precision};
+    s->units = calloc((size_t)params->num_units + 1, sizeof *s->units);
+    s->offset = calloc((size_t)params->num + 1, sizeof *s->offset);
+    if (!s->units || !s->offset) status = tt_error_set(TT_ENOMEM, "out of memory for the shard table");
+    for (int u = 0; u < params->num_units && status == TT_OK; u++) status = create_unit(s, u);
+    if (status == TT_OK) status = create_pieces(s);
+    if (status != TT_OK) tt_shards_destroy(&s);
+    *out = s;
+    return status;
+}
+
+tt_status tt_shards_train(tt_shards *s, bool moments)
+{
+    for (int u = 0; u < s->params->num_units; u++)
+        for (int f = 0; f < 2; f++) {
+            flat *b = &s->units[u].flats[f];
+            if (b->layout.shard == 0 || !b->trained) continue;
+            TT_TRY(tt_alloc("gradients", b->layout.shard, tt_dtype_size(s->precision.real), &b->gradient));
+            s->bytes.gradients += b->layout.shard * (int64_t)tt_dtype_size(s->precision.real);
+            for (int m = 0; m < 2 && moments; m++) {
+                /* Vectors and the router keep exact moments: they are few. */
+                tt_dtype type = f ? s->precision.real : s->precision.moments;
+                TT_TRY(tt_alloc("optimizer state", b->layout.shard, tt_dtype_size(type), &b->moment[m]));
+                s->bytes.moments += b->layout.shard * (int64_t)tt_dtype_size(type);
+            }
+        }
+    return TT_OK;
+}
+
+void tt_shards_destroy(tt_shards **s)
+{
+    if (!*s) return;
+    for (int u = 0; (*s)->units && u < (*s)->params->num_units; u++)
+        for (int f = 0; f < 2; f++) {
+            flat *b = &(*s)->units[u].flats[f];
+            /* A transfer in flight writes into memory that is about to go. */
+            if (b->request) tt_request_end(&b->request);
+            tt_free(b->weight);
+            tt_free(b->gradient);
+            tt_free(b->moment[0]);
+            tt_free(b->moment[1]);
+        }
+    for (int i = 0; i < (*s)->num_buffers; i++) tt_free((*s)->buffers[i].base);
+    free((*s)->buffers);
+    free((*s)->units);
+    free((*s)->offset);
+    free((*s)->pieces);
+    free(*s);
+    *s = NULL;
+}
+
+const tt_params *tt_shards_params(const tt_shards *s)
+{
+    return s->params;
+}
+
+const tt_mesh *tt_shards_mesh(const tt_shards *s)
+{
+    return s->mesh;
+}
+
+tt_precision tt_shards_precision(const tt_shards *s)
+{
+    return s->precision;
+}
+
+const tt_piece *tt_shards_pieces(const tt_shards *s, int64_t *num)
+{
+    *num = s->num_pieces;
+    return s->pieces;
+}
+
+tt_shard_bytes tt_shards_bytes(const tt_shards *s)
+{
+    return s->bytes;
+}
+
+tt_mat tt_shards_view(const tt_shards *s, const tt_piece *piece, tt_shard_part part)
+{
+    const flat *b = &s->units[s->params->at[piece->param].unit].flats[piece->flat];
+    tt_dtype moments = piece->flat ? s->precision.real : s->precision.moments;
+    void *base[] = {b->weight, b->gradient, b->moment[0], b->moment[1]};
+    tt_dtype type[] = {b->resident, s->precision.real, moments, moments};
+    TT_ASSERT(base[part]);
+    return tt_mat_of((char *)base[part] + (size_t)piece->at * tt_dtype_size(type[part]), type[part], 1, piece->count);
+}
+
+void tt_shards_zero_gradients(tt_shards *s, tt_kernel *k)
+{
+    for (int u = 0; u < s->params->num_units; u++)
+        for (int f = 0; f < 2; f++) {
+            flat *b = &s->units[u].flats[f];
+            if (b->gradient) k->ops->zero(k, tt_mat_of(b->gradient, s->precision.real, 1, b->layout.shard));
+        }
+}
+
+/* --- units in use -------------------------------------------------------------------------------------------- */
+
+static tt_status begin_flat(tt_shards *s, tt_kernel *k, unit_state *state, flat *b)
+{
+    int size = tt_group_size(state->group);
+    if (b->layout.shard == 0) return TT_OK;
+    if (size == 1 && b->resident == b->compute) {
+        b->copy = b->weight;
+        return TT_OK;
+    }
+    size_t bytes = (size_t)b->layout.shard * tt_dtype_size(b->compute);
+    TT_TRY(take(s, bytes * (size_t)size, &b->copy));
+    char *mine = (char *)b->copy + bytes * (size_t)tt_group_rank(state->group);
+    k->ops->copy(k, tt_mat_of(b->weight, b->resident, 1, b->layout.shard),
+                 tt_mat_of(mine, b->compute, 1, b->layout.shard));
+    if (size == 1) return TT_OK;
+    return tt_allgather_begin(state->group, "gather-unit", mine, b->copy, bytes, &b->request);
+}
+
+tt_status tt_unit_prefetch(tt_shards *s, tt_kernel *k, int unit)
+{
+    unit_state *state = &s->units[unit];
+    if (state->users > 0 || state->in_flight) return TT_OK;
+    state->in_flight = true;
+    for (int f = 0; f < 2; f++) TT_TRY(begin_flat(s, k, state, &state->flats[f]));
+    return TT_OK;
+}
+
+tt_status tt_unit_gather(tt_shards *s, tt_kernel *k, int unit)
+{
+    unit_state *state = &s->units[unit];
+    TT_TRY(tt_unit_prefetch(s, k, unit));
+    for (int f = 0; f < 2 && state->in_flight; f++)
+        if (state->flats[f].request) TT_TRY(tt_request_end(&state->flats[f].request));
+    state->in_flight = false;
+    state->users++;
+    return TT_OK;
+}
+
+void tt_unit_release(tt_shards *s, int unit)
+{
+    unit_state *state = &s->units[unit];
+    TT_ASSERT(state->users > 0);
+    if (--state->users > 0) return;
+    for (int f = 0; f < 2; f++) {
+        flat *b = &state->flats[f];
+        if (b->copy && b->copy != b->weight) give(s, b->copy);
+        b->copy = NULL;
+    }
+}
+
+static tt_mat view(const tt_shards *s, int64_t param, void *base, tt_dtype type)
+{
+    const tt_param *p = &s->params->at[param];
+    TT_ASSERT(base && s->offset[param] >= 0);
+    int64_t rows = p->ndim == 2 ? p->shape[0] : 1, cols = p->ndim == 2 ? p->shape[1] : p->shape[0];
+    return tt_mat_of((char *)base + (size_t)s->offset[param] * tt_dtype_size(type), type, rows, cols);
+}
+
+tt_weight tt_unit_weight(const tt_shards *s, int64_t param)
+{
+    const tt_param *p = &s->params->at[param];
+    const flat *b = &s->units[p->unit].flats[p->exact];
+    return (tt_weight){.w = view(s, param, b->copy, b->compute)};
+}
+
+tt_status tt_unit_gradient_begin(tt_shards *s, tt_kernel *k, int unit)
+{
+    unit_state *state = &s->units[unit];
+    int size = tt_group_size(state->group);
+    for (int f = 0; f < 2; f++) {
+        flat *b = &state->flats[f];
+        if (!b->gradient) continue;
+        TT_ASSERT(!b->full);
+        if (size == 1) {
+            b->full = b->gradient;
+            continue;
+        }
+        int64_t count = b->layout.shard * size;
+        TT_TRY(take(s, (size_t)count * tt_dtype_size(s->precision.real), &b->full));
+        k->ops->zero(k, tt_mat_of(b->full, s->precision.real, 1, count));
+    }
+    return TT_OK;
+}
+
+tt_mat tt_unit_gradient(const tt_shards *s, int64_t param)
+{
+    const tt_param *p = &s->params->at[param];
+    return view(s, param, s->units[p->unit].flats[p->exact].full, s->precision.real);
+}
+
+tt_status tt_unit_gradient_end(tt_shards *s, tt_kernel *k, int unit)
+{
+    (void)k;
+    unit_state *state = &s->units[unit];
+    for (int f = 0; f < 2; f++) {
+        flat *b = &state->flats[f];
+        if (!b->full) continue;
+        if (b->full != b->gradient) {
+            tt_status status =
+                s->precision.real == TT_F64
+                    ? tt_reduce_scatter_f64(state->group, "reduce-gradient", b->full, b->gradient, b->layout.shard)
+                    : tt_reduce_scatter_f32(state->group, "reduce-gradient", b->full, b->gradient, b->layout.shard);
+            give(s, b->full);
+            b->full = NULL;
+            if (status != TT_OK) return status;
+        }
+        b->full = NULL;
+    }
+    return TT_OK;
+}
