@@ -1,0 +1,53 @@
+/* save.h - shards into standard files, written in place by all ranks at once.
+ *
+ * The layout of the files is a pure function of the table and the source (names, types, order, which file), so all ranks
+ * compute it alone. Rank 0 creates the files at full size under temporary names and writes their headers; every rank writes
+ * its own byte ranges; when all are on the disk, rank 0 renames file by file, the index (or the single file) last, so
+ * that a reader never sees an index whose files are not complete.
+ */
+#ifndef TT_CHECKPOINT_SAVE_H
+#define TT_CHECKPOINT_SAVE_H
+
+#include "checkpoint/source.h"
+#include "shard/shard.h"
+
+#include <jansson.h>
+
+typedef struct tt_save_options {
+    const tt_source *source; /* NULL: table order, files of at most max_file_bytes, types `stored` of the table */
+    int64_t max_file_bytes;  /* without a source; 0 = 5 GB (5e9 bytes) */
+    const json_t *config;    /* config.json to write */
+    const char *aux_folder;  /* tokenizer and generation files are copied from here; NULL: none */
+    bool overwrite;          /* replace a model that is already there */
+} tt_save_options;
+
+typedef struct tt_save_report {
+    int64_t bytes_written; /* by this rank */
+    int num_files;
+} tt_save_report;
+
+/* tt_save_check - refuse a folder that already holds a model unless overwrite; TT_ECONFIG. For the start of a run. Local. */
+tt_status tt_save_check(const char *folder, bool overwrite);
+
+/* tt_save_model - collective over the mesh's world; all ranks return the same status. The folder is created. */
+tt_status tt_save_model(const char *folder, const tt_shards *shards, const tt_save_options *options,
+                        tt_save_report *report);
+
+/* --- tensors that are not parameters (outputs, gradients) in one file ------------------------------------------ */
+
+/* A range of a tensor of the file that this rank writes. data is F32. */
+typedef struct tt_save_range {
+    int64_t item, first, count;
+    const void *data;
+    tt_dtype type;
+} tt_save_range;
+
+/* tt_save_file - items (the same on all ranks) into `path`, each rank its ranges. Collective. */
+tt_status tt_save_file(const char *path, const tt_mesh *mesh, tt_st_item *items, int64_t num_items,
+                       const tt_save_range *ranges, int64_t num_ranges);
+
+/* tt_save_copy_aux - tokenizer.json, tokenizer_config.json, special_tokens_map.json, chat_template.jinja, vocab.json,
+ * merges.txt, added_tokens.json, generation_config.json: those that exist. Local: call on one rank. */
+tt_status tt_save_copy_aux(const char *from, const char *to);
+
+#endif

@@ -1,0 +1,42 @@
+/* engine.h - a model folder opened on a mesh: every part in one place, in the order in which they depend on each other.
+ *
+ *   configuration -> table -> source files -> mesh -> kernel -> shards -> model -> weights
+ *
+ * What can be refused is refused before weights are read.
+ */
+#ifndef TT_TRAIN_ENGINE_H
+#define TT_TRAIN_ENGINE_H
+
+#include "checkpoint/load.h"
+#include "checkpoint/save.h"
+#include "train/step.h"
+
+typedef struct tt_engine_options {
+    const char *folder;       /* model folder; NULL with `config`: random weights */
+    json_t *config;           /* with folder NULL: the object of config.json (borrowed) */
+    uint64_t init_seed;       /* with folder NULL */
+    tt_mesh_sizes mesh;
+    const tt_ops *ops;        /* &tt_ops_cpu, or a reference table */
+    tt_dtype resident, compute, moments; /* F64 for all with tt_ops_ref_f64 */
+    int threads;
+    bool train, with_moments; /* allocate gradients, optimizer state */
+} tt_engine_options;
+
+/* Fields are for reading; tests and certify reach into them. */
+typedef struct tt_engine {
+    tt_model_config config;
+    tt_model_table table;
+    tt_source source;   /* source.tensor is NULL when weights are random */
+    tt_mesh *mesh;
+    tt_kernel *kernel;
+    tt_shards *shards;
+    tt_model model;
+    tt_load_report load;
+} tt_engine;
+
+/* tt_engine_open - collective over comm's world; all ranks return the same status. On failure *e is empty. */
+tt_status tt_engine_open(tt_comm *comm, const tt_engine_options *o, tt_engine *e);
+/* Accepts an empty engine. Local. */
+void tt_engine_close(tt_engine *e);
+
+#endif
