@@ -1,7 +1,10 @@
 /* dtype.h - element types and exact conversion between them.
  *
- * Names are those of safetensors. Conversions to a narrower type round to nearest, ties to even; values beyond
- * the range become infinities (F8_E4M3, which has none, saturates at 448). NaN stays NaN.
+ * Names are those of safetensors. Conversions to a narrower type round to nearest, ties to even; values
+ * beyond the range become infinities (F8_E4M3, which has none, saturates at 448). NaN stays NaN, quiet, with
+ * its sign and the leading bits of its payload (as the processors' own instructions do); a copy within one
+ * type keeps every bit. F64 is rounded once, whatever it becomes. Speed: about a gigabyte of f32 a second or
+ * more on one core.
  */
 #ifndef TT_TENSOR_DTYPE_H
 #define TT_TENSOR_DTYPE_H
@@ -35,7 +38,7 @@ typedef enum tt_dtype {
 #define X(name, bytes, weight) TT_##name,
     TT_DTYPE_MAP(X)
 #undef X
-    TT_NUM_DTYPES
+        TT_NUM_DTYPES
 } tt_dtype;
 
 size_t tt_dtype_size(tt_dtype t);
@@ -47,8 +50,8 @@ bool tt_dtype_from_name(const char *name, tt_dtype *out);
 bool tt_dtype_from_config_name(const char *name, tt_dtype *out);
 const char *tt_dtype_config_name(tt_dtype t);
 
-/* tt_convert - n elements from src to dst; both must satisfy tt_dtype_is_weight. The arrays may be the same only
- * when the types are equal. Local; single-threaded. */
+/* tt_convert - n elements from src to dst; both must satisfy tt_dtype_is_weight. The arrays may be the same
+ * only when the types are equal. Local; single-threaded. */
 void tt_convert(void *dst, tt_dtype dst_type, const void *src, tt_dtype src_type, int64_t n);
 
 static inline float tt_bf16_to_f32(uint16_t h)
