@@ -1,18 +1,18 @@
 /* tartan/comm.h - ranks, groups of ranks, and every byte that travels between them.
  *
- * A tt_comm is one rank's endpoint. It has three backends with the same behaviour: one process alone, MPI, and
- * threads as ranks (tests, simulation). Nothing outside src/comm knows which one it is.
+ * A tt_comm is one rank's endpoint. It has three backends with the same behaviour: one process alone, MPI,
+ * and threads as ranks (tests, simulation). Nothing outside src/comm knows which one it is.
  *
- * Every operation names its group and itself (a static string such as "gather-unit"); the rank's current phase
- * (tt_comm_set_phase) is added for messages. All go through one function in src/comm that moves bytes between
- * pairs of ranks, counts them, and holds the deadline: when an operation is not complete after the comm's timeout,
- * or a peer has failed, it returns TT_ECOMM with operation, phase and the ranks that are missing. After a failed
- * operation the comm is of no use except for tt_comm_abort and tt_comm_destroy.
+ * Every operation names its group and itself (a static string such as "gather-unit"); the rank's current
+ * phase (tt_comm_set_phase) is added for messages. All go through one function in src/comm that moves bytes
+ * between pairs of ranks, counts them, and holds the deadline: when an operation is not complete after the
+ * comm's timeout, or a peer has failed, it returns TT_ECOMM with operation, phase and the ranks that are
+ * missing. After a failed operation the comm is of no use except for tt_comm_abort and tt_comm_destroy.
  *
- * Floating-point sums are formed here in rank order, after the exchange, so that the result has the same bits on
- * every rank and on every run (MPI does not promise that for its own reductions).
- * Sizes are 64-bit; transfers above 2^31 bytes are cut.
- * Collective means: every rank of the group calls it, in the same order, with matching sizes.
+ * Floating-point sums are formed here in rank order, after the exchange, so that the result has the same bits
+ * on every rank and on every run (MPI does not promise that for its own reductions). Sizes are 64-bit;
+ * transfers above 2^31 bytes are cut. Collective means: every rank of the group calls it, in the same order,
+ * with matching sizes.
  */
 #ifndef TARTAN_COMM_H
 #define TARTAN_COMM_H
@@ -30,23 +30,27 @@ extern "C" {
 typedef struct tt_comm tt_comm;
 typedef struct tt_group tt_group;
 
-/* --- life ---------------------------------------------------------------------------------------------------- */
+/* --- life --------------------------------------------------------------------------------------------- */
 
-/* tt_comm_create - the world this process was started in: MPI when a launcher (mpirun, srun, PMI, PMIx) started it,
- * one process otherwise, in which case MPI is not even initialised. TT_ECONFIG when a launcher started it but this
- * build has no MPI. Collective over the world. */
+/* tt_comm_create - the world this process was started in: MPI when a launcher (mpirun, srun, PMI, PMIx)
+ * started it, one process otherwise, in which case MPI is not even initialised. TT_ECONFIG when a launcher
+ * started it but this build has no MPI. Collective over the world. */
 tt_status tt_comm_create(tt_comm **out);
 
 /* tt_comm_run_threads - run main(comm, arg) on `size` threads as ranks 0..size-1 and wait for all.
- * Returns TT_OK, or the status and message of the lowest rank that failed for a reason of its own (ranks that only
- * saw a peer fail come second). Each rank's comm is destroyed at its end. */
+ * Returns TT_OK, or the status and message of the lowest rank that failed for a reason of its own (ranks that
+ * only saw a peer fail come second). Each rank's comm is destroyed at its end. */
 tt_status tt_comm_run_threads(int size, tt_status (*rank_main)(tt_comm *comm, void *arg), void *arg);
 
-/* tt_comm_destroy - collective when the world is healthy (MPI_Finalize); accepts NULL inside. */
+/* tt_comm_destroy - collective when the world is healthy (MPI_Finalize); accepts NULL inside. A rank that
+ * fails alone calls tt_comm_abort instead, or the others wait for it. After a failed operation MPI is not
+ * finalised: it would wait for the missing ranks; the launcher takes the exit of such a process as a failure
+ * of the job. */
 void tt_comm_destroy(tt_comm **comm);
 
 /* tt_comm_abort - take all ranks down at once: "tartan: rank R: TEXT" on stderr, then exit_status.
- * With threads as ranks the other ranks' operations fail instead and this returns. */
+ * With threads as ranks nothing is printed: the operations of all ranks fail from now on, tt_comm_run_threads
+ * returns this rank's status (TT_ECOMM with TEXT should it return TT_OK), and this returns. */
 void tt_comm_abort(tt_comm *comm, int exit_status, const char *text);
 
 int tt_comm_rank(const tt_comm *comm);
@@ -62,23 +66,34 @@ void tt_comm_set_timeout(tt_comm *comm, double seconds);
 /* Static string: "load", "forward", "backward", "step", "save", ... */
 void tt_comm_set_phase(tt_comm *comm, const char *phase);
 
-/* tt_comm_bytes_sent - bytes this rank has sent to other ranks under the operation `name` (NULL: under all). */
+/* tt_comm_threads_per_rank - how many OpenMP threads this rank should use: the CPUs allowed on this host
+ * divided by the ranks on it, at least 1; or `wanted` when that is above 0. The same on every rank of a host.
+ * Local. Launchers may bind a rank to fewer CPUs than its share (Open MPI binds up to two ranks to one core
+ * each). The affinity mask of the calling thread, which threads started later inherit, is then widened to
+ * this rank's share of the CPUs that the launcher itself may use; so call it from the main thread, before the
+ * first parallel region. A mask is never narrowed, and never touched in a run without launcher or with
+ * threads as ranks. */
+int tt_comm_threads_per_rank(tt_comm *comm, int wanted);
+
+/* tt_comm_bytes_sent - bytes this rank has sent to other ranks under the operation `name` (NULL: all). */
 int64_t tt_comm_bytes_sent(const tt_comm *comm, const char *name);
 
-/* --- groups -------------------------------------------------------------------------------------------------- */
+/* --- groups ------------------------------------------------------------------------------------------- */
 
 /* The group of all ranks. Borrowed. */
 tt_group *tt_comm_world(tt_comm *comm);
 
 /* tt_group_create - ranks[size] of the world in the order that sums are formed in; contains the caller's own.
- * All members create it with the same list. `name` is static. Two groups may overlap. Local. */
+ * All members create it with the same list, and ranks that share several groups create these in the same
+ * order: that order keeps their messages apart. `name` is static. Two groups may overlap. Local; TT_ECONFIG
+ * for a bad list. */
 tt_status tt_group_create(tt_comm *comm, const char *name, const int *ranks, int size, tt_group **out);
-/* Accepts the world group's NULL and groups already destroyed. */
+/* Accepts NULL inside; the world's group is left alone and only the pointer cleared. */
 void tt_group_destroy(tt_group **group);
 int tt_group_rank(const tt_group *group);
 int tt_group_size(const tt_group *group);
 
-/* --- operations, each collective over its group -------------------------------------------------------------- */
+/* --- operations, each collective over its group ------------------------------------------------------- */
 
 tt_status tt_barrier(tt_group *group, const char *name);
 
@@ -86,40 +101,48 @@ tt_status tt_barrier(tt_group *group, const char *name);
 tt_status tt_allgather(tt_group *group, const char *name, const void *mine, void *all, size_t bytes);
 
 /* The same in two halves, so that compute can run in between. Between them neither buffer may be touched.
- * Every begin is ended, in the order of the begins of the group. */
+ * Every begin is ended, in the order of the begins of the group, also when something else has failed
+ * meanwhile: the buffers belong to the request until then. Other operations of the same group may run in
+ * between. tt_request_end accepts NULL inside; the deadline counts from its call. */
 typedef struct tt_request tt_request;
 tt_status tt_allgather_begin(tt_group *group, const char *name, const void *mine, void *all, size_t bytes,
                              tt_request **out);
 tt_status tt_request_end(tt_request **request);
 
-/* tt_alltoallv - send[r] pieces lie end to end in rank order, recv pieces likewise; bytes per peer. Peers' counts
- * are known to both sides (exchange them first with tt_alltoall). Zero counts are fine. */
-tt_status tt_alltoallv(tt_group *group, const char *name, const void *send, const int64_t *send_bytes, void *recv,
-                       const int64_t *recv_bytes);
+/* tt_alltoallv - send[r] pieces lie end to end in rank order, recv pieces likewise; bytes per peer. Peers'
+ * counts are known to both sides (exchange them first with tt_alltoall). Zero counts are fine. */
+tt_status tt_alltoallv(tt_group *group, const char *name, const void *send, const int64_t *send_bytes,
+                       void *recv, const int64_t *recv_bytes);
 /* tt_alltoall - the same with `bytes` for every pair. */
 tt_status tt_alltoall(tt_group *group, const char *name, const void *send, void *recv, size_t bytes);
 
-/* tt_reduce_scatter_f32 - mine[i] += sum over ranks r, in rank order, of their full[rank * count + i], i < count.
- * The sum is formed first, then added to mine. full has count * size elements and is not changed.
- * In a group of one: mine[i] += full[i]. */
-tt_status tt_reduce_scatter_f32(tt_group *group, const char *name, const float *full, float *mine, int64_t count);
-tt_status tt_reduce_scatter_f64(tt_group *group, const char *name, const double *full, double *mine, int64_t count);
+/* tt_reduce_scatter_f32 - mine[i] += sum over ranks r, in rank order, of their full[rank * count + i], i <
+ * count. The sum is formed first, then added to mine. full has count * size elements and is not changed. In a
+ * group of one: mine[i] += full[i]. */
+tt_status tt_reduce_scatter_f32(tt_group *group, const char *name, const float *full, float *mine,
+                                int64_t count);
+tt_status tt_reduce_scatter_f64(tt_group *group, const char *name, const double *full, double *mine,
+                                int64_t count);
 
 /* tt_allreduce_f64 - values[i] = sum over ranks in rank order, the same bits everywhere. For small n. */
 tt_status tt_allreduce_f64(tt_group *group, const char *name, double *values, int64_t n);
+/* TT_ENOMEM on every rank when a sum does not fit. */
 tt_status tt_allreduce_i64(tt_group *group, const char *name, int64_t *values, int64_t n);
 tt_status tt_allreduce_max_i64(tt_group *group, const char *name, int64_t *values, int64_t n);
 
 /* tt_broadcast - data of `root` (a rank of the group) to all. */
 tt_status tt_broadcast(tt_group *group, const char *name, int root, void *data, size_t bytes);
 
-/* tt_gatherv - pieces of all ranks, end to end in rank order, at root; recv and recv_bytes matter there only. */
-tt_status tt_gatherv(tt_group *group, const char *name, int root, const void *send, int64_t send_bytes, void *recv,
-                     const int64_t *recv_bytes);
+/* tt_gatherv - pieces of all ranks, end to end in rank order, at root; recv and recv_bytes matter there only.
+ */
+tt_status tt_gatherv(tt_group *group, const char *name, int root, const void *send, int64_t send_bytes,
+                     void *recv, const int64_t *recv_bytes);
 
-/* tt_agree - make a failure of one a failure of all, at the border of a phase. Each rank passes its own status
- * (with this thread's message set when it failed). When none failed: TT_OK. Otherwise every rank returns the status
- * of the lowest failing rank and has its message, with "rank R: " in front when the world has more than one. */
+/* tt_agree - make a failure of one a failure of all, at the border of a phase. Each rank passes its own
+ * status (with this thread's message set when it failed). When none failed: TT_OK. Otherwise every rank
+ * returns the status of the lowest failing rank and has its message, with "rank R: " in front when the world
+ * has more than one (unless the message begins so already, as one that was agreed on before does). When the
+ * exchange itself fails, a rank with a failure of its own keeps that. */
 tt_status tt_agree(tt_group *group, const char *name, tt_status mine);
 
 #ifdef __cplusplus

@@ -1,0 +1,211 @@
+/* mpi.c - ranks as MPI processes. The only file that knows MPI; nothing in a build without it.
+ *
+ * Data moves by MPI_Isend, MPI_Irecv and MPI_Test on a duplicate of MPI_COMM_WORLD, so that no message of an
+ * embedding program is ever taken for ours. MPI's own collectives serve set-up only.
+ *
+ * A tag holds the group's number between the two ranks and the operation's number modulo WINDOW. That the
+ * window comes round is harmless: MPI keeps the order of messages with equal tags, and all ranks of a group
+ * post its operations in the same order.
+ *
+ * MPI's errors are returned (MPI_ERRORS_RETURN) and become TT_ECOMM. What MPI does not offer is to take a
+ * matched transfer back: after a failed operation its memory may still be read or written while MPI is
+ * called, so the process must not call MPI again but abort or exit.
+ */
+#ifdef TT_HAVE_MPI
+
+#include "comm/backend.h"
+
+#include "base/checked.h"
+
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define WINDOW 256
+
+typedef struct mpi_rank {
+    MPI_Comm comm;
+    bool finalize; /* this library has initialised MPI */
+    int rank;
+} mpi_rank;
+
+_Static_assert(sizeof(MPI_Request) <= sizeof(uint64_t), "a transfer's handle must hold an MPI_Request");
+
+static tt_status check(int code, const char *what)
+{
+    if (code == MPI_SUCCESS) return TT_OK;
+    char text[MPI_MAX_ERROR_STRING] = "unknown error";
+    int length;
+    MPI_Error_string(code, text, &length);
+    return tt_error_set(TT_ECOMM, "%s: %s", what, text);
+}
+
+/* --- transfers ---------------------------------------------------------------------------------------- */
+
+static tt_status post(void *self, tt_transfer *t)
+{
+    mpi_rank *me = self;
+    MPI_Request request;
+    int count = (int)t->bytes;
+    int tag = (int)(t->tag >> 32) * WINDOW + (int)(t->tag % WINDOW);
+    if (t->is_send)
+        TT_TRY(check(MPI_Isend(t->data, count, MPI_BYTE, t->peer, tag, me->comm, &request), "MPI_Isend"));
+    else
+        TT_TRY(check(MPI_Irecv(t->data, count, MPI_BYTE, t->peer, tag, me->comm, &request), "MPI_Irecv"));
+    memcpy(&t->handle, &request, sizeof request);
+    return TT_OK;
+}
+
+static tt_status test(void *self, tt_transfer *t)
+{
+    (void)self;
+    MPI_Request request;
+    MPI_Status status;
+    int done, count;
+    memcpy(&request, &t->handle, sizeof request);
+    int code = MPI_Test(&request, &done, &status);
+    memcpy(&t->handle, &request, sizeof request);
+    if (code != MPI_SUCCESS) {
+        check(code, t->is_send ? "sending" : "receiving");
+        return tt_error_context(TT_ECOMM, "rank %d", t->peer);
+    }
+    if (!done) return TT_OK;
+    if (!t->is_send) {
+        MPI_Get_count(&status, MPI_BYTE, &count);
+        TT_CHECK(count == (int)t->bytes, TT_ECOMM,
+                 "expects %zu bytes from rank %d, which sends %d: ranks disagree "
+                 "about sizes or the order of operations",
+                 t->bytes, t->peer, count);
+    }
+    t->done = true;
+    return TT_OK;
+}
+
+/* See the head of this file: a receive that nothing has matched is really withdrawn, the rest is only let go.
+ */
+static void cancel(void *self, tt_transfer *t)
+{
+    (void)self;
+    MPI_Request request;
+    memcpy(&request, &t->handle, sizeof request);
+    if (request == MPI_REQUEST_NULL) return;
+    if (!t->is_send) MPI_Cancel(&request);
+    MPI_Request_free(&request);
+}
+
+/* --- end of the world --------------------------------------------------------------------------------- */
+
+static void abort_ranks(void *self, int exit_status, const char *text)
+{
+    mpi_rank *me = self;
+    fprintf(stderr, "tartan: rank %d: %s\n", me->rank, text);
+    fflush(NULL);
+    MPI_Abort(me->comm, exit_status);
+    _exit(exit_status);
+}
+
+/* For broken invariants (base/checked.h), which have printed their message already. */
+static void abort_on_assert(void)
+{
+    MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+static void close_rank(void *self, bool healthy)
+{
+    mpi_rank *me = self;
+    tt_set_abort_hook(NULL);
+    if (healthy) {
+        MPI_Comm_free(&me->comm);
+        if (me->finalize) MPI_Finalize();
+    }
+    free(me);
+}
+
+static const tt_backend backend = {
+    .name = "MPI",
+    .post = post,
+    .test = test,
+    .cancel = cancel,
+    .abort = abort_ranks,
+    .close = close_rank,
+};
+
+/* --- start -------------------------------------------------------------------------------------------- */
+
+bool tt_mpi_is_running(void)
+{
+    int initialised = 0, finalised = 0;
+    MPI_Initialized(&initialised);
+    MPI_Finalized(&finalised);
+    return initialised && !finalised;
+}
+
+/* Only one thread of a rank calls MPI, but others (OpenMP) exist. */
+static tt_status start_mpi(mpi_rank *me)
+{
+    int level, finalised;
+    MPI_Finalized(&finalised);
+    TT_CHECK(!finalised, TT_ECONFIG, "MPI was finalised already in this process and cannot start again");
+    if (tt_mpi_is_running()) {
+        MPI_Query_thread(&level);
+    } else {
+        TT_TRY(check(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level), "MPI_Init_thread"));
+        me->finalize = true;
+        MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    }
+    TT_CHECK(level >= MPI_THREAD_FUNNELED, TT_ECONFIG,
+             "this MPI runs without thread support, but compute uses threads: initialise it with "
+             "MPI_THREAD_FUNNELED");
+    TT_TRY(check(MPI_Comm_dup(MPI_COMM_WORLD, &me->comm), "MPI_Comm_dup"));
+    return check(MPI_Comm_set_errhandler(me->comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+}
+
+static tt_status find_host(mpi_rank *me, tt_link *link)
+{
+    MPI_Comm host;
+    TT_TRY(check(MPI_Comm_split_type(me->comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host),
+                 "MPI_Comm_split_type"));
+    MPI_Comm_rank(host, &link->host_rank);
+    MPI_Comm_size(host, &link->host_size);
+    return check(MPI_Comm_free(&host), "MPI_Comm_free");
+}
+
+static tt_status find_place(mpi_rank *me, int launched_size, tt_link *link)
+{
+    int *tag_ub, found;
+    TT_TRY(check(MPI_Comm_rank(me->comm, &link->rank), "MPI_Comm_rank"));
+    TT_TRY(check(MPI_Comm_size(me->comm, &link->size), "MPI_Comm_size"));
+    me->rank = link->rank;
+    /* Otherwise each of N processes would train the whole job alone, over the others' files. */
+    TT_CHECK(launched_size == 0 || launched_size == link->size, TT_ECONFIG,
+             "the launcher started %d processes, but MPI sees %d: start with the mpirun of the MPI that "
+             "tartan was "
+             "built with, or with srun --mpi=pmix (or pmi2)",
+             launched_size, link->size);
+    TT_TRY(check(MPI_Comm_get_attr(me->comm, MPI_TAG_UB, &tag_ub, &found), "MPI_Comm_get_attr"));
+    /* The standard promises tags up to 32767. */
+    link->max_groups = (found ? *tag_ub : 32767) / WINDOW;
+    return find_host(me, link);
+}
+
+tt_status tt_mpi_open(int launched_size, tt_link *out)
+{
+    tt_status status;
+    *out = (tt_link){.backend = &backend};
+    mpi_rank *me = calloc(1, sizeof *me);
+    TT_CHECK(me, TT_ENOMEM, "no memory for a rank");
+    TT_GO(start_mpi(me));
+    TT_GO(find_place(me, launched_size, out));
+    tt_set_abort_hook(abort_on_assert);
+    out->self = me;
+    return TT_OK;
+fail:
+    free(me);
+    return status;
+}
+
+#else
+typedef int tt_mpi_is_not_built; /* ISO C wants a declaration in each file */
+#endif

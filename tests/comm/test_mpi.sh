@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# The checks of test_comm over MPI, and what mpirun makes of ranks that abort, break an invariant or stall.
+# Run by tests/run.sh, which sets what Open MPI needs as root and with more ranks than cores.
+set -u
+program=${BUILD:-build}/tests/comm/test_comm
+number=0 bad=0
+
+report() { # report VERDICT NAME: one TAP line, with the program's output when it failed
+  number=$((number + 1))
+  if [ "$1" = 0 ]; then
+    echo "ok $number - $2"
+  else
+    echo "not ok $number - $2"
+    bad=1
+    sed 's/^/  /' <<<"$output"
+  fi
+}
+
+# A program without MPI refuses to be launched: that is how we tell.
+if ! command -v mpirun >/dev/null || OMPI_COMM_WORLD_SIZE=1 "$program" alone 2>&1 | grep -q 'without MPI'; then
+  echo "ok 1 - ranks over MPI # SKIP this build has no MPI"
+  exit 0
+fi
+
+for n in 1 2 3 4; do
+  output=$(timeout 60 mpirun -n $n "$program" mpi 2>&1)
+  report $? "$n ranks over MPI"
+done
+
+# ends_with MODE RANKS STATUS TEXT: mpirun ends within 10 s, with this status (or any but 0), and TEXT is shown.
+ends_with() {
+  local start=$SECONDS status
+  output=$(timeout 30 mpirun -n "$2" "$program" "$1" 2>&1)
+  status=$?
+  output+=$'\n'"status $status after $((SECONDS - start)) s, expected $3 and: $4"
+  [ $((SECONDS - start)) -lt 10 ] && [ $status != 0 ] && { [ "$3" = any ] || [ $status = "$3" ]; } &&
+    grep -qF "$4" <<<"${output%$'\n'*}"
+  report $? "$1 ends all ranks"
+}
+ends_with mpi-abort 3 3 'tartan: rank 2: the disk is full'
+ends_with mpi-assert 3 1 'internal error: !last does not hold'
+ends_with mpi-stall 3 1 \
+  'wait-for-all (operation 1 of group world, phase load): not complete after 0.5 s; nothing from rank 2'
+
+# Bound to one core, a rank alone on the host takes all that mpirun has.
+# nproc would heed the variables of OpenMP.
+cpus=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
+output=$(timeout 30 mpirun --bind-to core -n 1 "$program" mpi-cpus 2>&1)
+read -r threads before after <<<"$(tail -n 1 <<<"$output")"
+output+=" (threads, CPUs before, CPUs after; expected $cpus threads and CPUs)"
+[ "${threads:-0}" = "$cpus" ] && [ "${after:-0}" = "$cpus" ] && [ "${before:-0}" -le "$cpus" ]
+report $? "a bound rank takes its share of the host"
+
+# Without a launcher MPI is not started.
+output=$("$program" alone 2>&1)
+[ "$output" = 'one process' ]
+report $? "alone without a launcher"
+
+# Processes that a foreign launcher started do not find each other; each would train the whole job.
+output=$(PMI_SIZE=2 timeout 30 "$program" alone 2>&1)
+status=$?
+[ $status = 2 ] && grep -qF 'the launcher started 2 processes, but MPI sees 1' <<<"$output"
+report $? "a launcher of another MPI is refused"
+echo "1..$number"
+exit $bad
