@@ -1,0 +1,31 @@
+#include "kernels/ops.h"
+#include "base/checked.h"
+
+#include <stdlib.h>
+
+tt_status tt_kernel_create(const tt_ops *ops, int threads, tt_kernel **out)
+{
+    tt_status status = TT_OK;
+    TT_ASSERT(threads >= 1);
+    tt_kernel *k = *out = calloc(1, sizeof *k);
+    TT_CHECK(k, TT_ENOMEM, "kernels: out of memory");
+    TT_GO(tt_arena_create("scratch of kernels", &k->scratch));
+    k->ops = ops;
+    k->threads = threads;
+    if (ops->open) TT_GO(ops->open(k)); /* on failure it has released what it took; close is not called */
+    return TT_OK;
+fail:
+    tt_arena_destroy(&k->scratch);
+    free(k);
+    *out = NULL;
+    return status;
+}
+
+void tt_kernel_destroy(tt_kernel **k)
+{
+    if (!*k) return;
+    if ((*k)->ops->close) (*k)->ops->close(*k);
+    tt_arena_destroy(&(*k)->scratch);
+    free(*k);
+    *k = NULL;
+}
