@@ -23,12 +23,13 @@ endif
 PACKAGES := jansson libpcre2-8 libutf8proc libxxhash yaml-0.1
 
 CFLAGS   ?= -O2 -g
-# -Wformat-truncation reports every message that could be long; ours are cut on purpose.
-WARNINGS := -std=c11 -Wall -Wextra -Wpedantic -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-format-truncation -Werror
+# gcc reports every message that could be long (-Wformat-truncation); ours are cut on purpose. clang has no such flag.
+QUIET := $(shell echo | $(CC) -Werror -Wno-format-truncation -x c -c - -o /dev/null 2>/dev/null && echo -Wno-format-truncation)
+WARNINGS := -std=c11 -Wall -Wextra -Wpedantic -Wstrict-prototypes -Wmissing-prototypes -Wvla -Werror $(QUIET)
 # No -ffast-math: results are compared bit by bit and NaN is tested for. Contraction is fixed per file, so that the
 # same source gives the same bits wherever it is inlined.
 TT_CFLAGS = $(WARNINGS) -D_GNU_SOURCE -Iinclude -Isrc -fopenmp -fno-math-errno -ffp-contract=off \
-            $(shell pkg-config --cflags $(PACKAGES)) $(MPI_DEFS) $(CFLAGS) $(EXTRA)
+            $(shell pkg-config --cflags $(PACKAGES)) $(MPI_CFLAGS) $(MPI_DEFS) $(CFLAGS) $(EXTRA)
 TT_LIBS   = $(shell pkg-config --libs $(PACKAGES)) -ldnnl -lm -lpthread $(MPI_LIBS) $(LDEXTRA)
 
 # `make V=1` shows the commands.
