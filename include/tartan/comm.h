@@ -37,6 +37,9 @@ typedef struct tt_group tt_group;
  * started it but this build has no MPI. Collective over the world. */
 tt_status tt_comm_create(tt_comm **out);
 
+/* tt_comm_create_self - a world of this rank alone, beside the one it belongs to (certify's reference). Local. */
+tt_status tt_comm_create_self(tt_comm **out);
+
 /* tt_comm_run_threads - run main(comm, arg) on `size` threads as ranks 0..size-1 and wait for all.
  * Returns TT_OK, or the status and message of the lowest rank that failed for a reason of its own (ranks that
  * only saw a peer fail come second). Each rank's comm is destroyed at its end. */
@@ -144,6 +147,10 @@ tt_status tt_gatherv(tt_group *group, const char *name, int root, const void *se
  * has more than one (unless the message begins so already, as one that was agreed on before does). When the
  * exchange itself fails, a rank with a failure of its own keeps that. */
 tt_status tt_agree(tt_group *group, const char *name, tt_status mine);
+
+/* tt_comm_agreed - whether the last tt_agree over the world returned a failure: every rank has it, so one may speak for
+ * all and all may leave in peace. Local. */
+bool tt_comm_agreed(const tt_comm *comm);
 
 #ifdef __cplusplus
 }

@@ -153,5 +153,6 @@ tt_status tt_agree(tt_group *group, const char *name, tt_status mine)
     snprintf(my_text, sizeof my_text, "%s", mine == TT_OK ? "" : tt_error_text());
     tt_status status = agree(group, name, mine, my_text);
     if (mine != TT_OK && group->comm->broken) return tt_error_set(mine, "%s", my_text);
+    group->comm->agreed = group->is_world && status != TT_OK && !group->comm->broken;
     return status;
 }

@@ -191,6 +191,14 @@ tt_status tt_comm_create(tt_comm **out)
     return status;
 }
 
+tt_status tt_comm_create_self(tt_comm **out)
+{
+    tt_link link;
+    *out = NULL;
+    TT_TRY(tt_self_open(&link));
+    return tt_comm_open(&link, out);
+}
+
 void tt_comm_destroy(tt_comm **comm)
 {
     tt_comm *c = *comm;
@@ -235,6 +243,11 @@ int tt_comm_host_size(const tt_comm *comm)
 int tt_comm_host_rank(const tt_comm *comm)
 {
     return comm->link.host_rank;
+}
+
+bool tt_comm_agreed(const tt_comm *comm)
+{
+    return comm->agreed;
 }
 
 const char *tt_comm_backend(const tt_comm *comm)

@@ -60,6 +60,7 @@ struct tt_comm {
     double timeout;         /* seconds; 0 = never */
     double patience;        /* seconds of polling before a waiting rank begins to sleep */
     bool broken;            /* an operation failed: no more can run */
+    bool agreed;            /* the last tt_agree of the world was a failure: every rank has it */
     int lost_rank;          /* ... because of this rank's failure; -1: for another reason */
     int *num_shared;        /* [size] groups so far that hold this rank and rank r */
     tt_part *sends, *recvs; /* [size] lists for the operation at hand */

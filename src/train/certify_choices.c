@@ -1,0 +1,199 @@
+/* certify_choices.c - expert choices: gathered from the mesh, replayed in the reference, judged apart. */
+#include "train/certify_impl.h"
+#include "base/checked.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Bound on the error of a score, relative to the largest logit of its row: that of a gradient tensor. */
+#define CHOICE_BOUND 1e-5
+
+/* --- choices: from the mesh to the reference ----------------------------------------------------------------------- */
+
+/* Rows and columns of every rank's tokens, and their choices, at rank 0, put in the order of the joint batch. */
+typedef struct gathered {
+    int size;
+    int64_t *tokens;   /* [size] */
+    int64_t *bytes;    /* [size] scratch */
+    int64_t total;
+    int32_t *place;    /* [total] token of the joint batch */
+} gathered;
+
+static tt_status gather_i32(const tt_mesh *mesh, gathered *g, int64_t per_token, const int32_t *mine, int64_t num_mine,
+                            int32_t *all)
+{
+    for (int r = 0; r < g->size; r++) g->bytes[r] = g->tokens[r] * per_token * (int64_t)sizeof *all;
+    return tt_gatherv(mesh->world, "certify-choices", 0, mine, num_mine * per_token * (int64_t)sizeof *mine, all, g->bytes);
+}
+
+/* Token of the joint batch with this row and column; rows and columns ascend there. */
+static int64_t find_token(const tt_batch *joint, int32_t row, int32_t column)
+{
+    int64_t lo = 0, hi = joint->T;
+    while (lo < hi) {
+        int64_t mid = (lo + hi) / 2;
+        bool before = joint->rows[mid] < row || (joint->rows[mid] == row && joint->columns[mid] < column);
+        if (before) lo = mid + 1;
+        else hi = mid;
+    }
+    return lo;
+}
+
+static tt_status gather_places(const tt_mesh *mesh, const tt_certify_run *mesh_run, const tt_batch *joint, gathered *g)
+{
+    /* Ranks that share a batch would send it several times. */
+    int64_t mine = mesh->tp_rank == 0 ? mesh_run->batch.T : 0;
+    g->size = mesh->world_size;
+    g->tokens = calloc((size_t)g->size, sizeof *g->tokens);
+    g->bytes = calloc((size_t)g->size, sizeof *g->bytes);
+    TT_CHECK(g->tokens && g->bytes, TT_ENOMEM, "certify: out of memory");
+    g->tokens[mesh->rank] = mine;
+    TT_TRY(tt_allgather(mesh->world, "certify-tokens", &g->tokens[mesh->rank], g->tokens, sizeof *g->tokens));
+    for (int r = 0; r < g->size; r++) g->total += g->tokens[r];
+    g->place = malloc((size_t)g->total * 2 * sizeof *g->place + 1);
+    TT_CHECK(g->place, TT_ENOMEM, "certify: out of memory");
+    int32_t *columns = g->place + g->total;
+    TT_TRY(gather_i32(mesh, g, 1, mesh_run->batch.rows, mine, g->place));
+    TT_TRY(gather_i32(mesh, g, 1, mesh_run->batch.columns, mine, columns));
+    for (int64_t t = 0; t < g->total && mesh->rank == 0; t++)
+        g->place[t] = (int32_t)find_token(joint, g->place[t], columns[t]);
+    return TT_OK;
+}
+
+tt_status tt_certify_gather_choices(const tt_certify_run *mesh_run, tt_certify_run *reference)
+{
+    const tt_mesh *mesh = mesh_run->engine.mesh;
+    gathered g = {0};
+    const tt_model_config *c = &mesh_run->engine.config;
+    int64_t K = c->experts_per_token;
+    tt_status status = gather_places(mesh, mesh_run, &reference->batch, &g);
+    int32_t *all = malloc((size_t)(g.total * K) * sizeof *all + 1);
+    if (!all && status == TT_OK) status = tt_error_set(TT_ENOMEM, "certify: out of memory");
+    int64_t mine = mesh->tp_rank == 0 ? mesh_run->batch.T : 0;
+    for (int i = 0; i < tt_model_moe_index(c, (int)c->num_layers) && status == TT_OK; i++) {
+        status = gather_i32(mesh, &g, K, mesh_run->choices[i], mine, all);
+        for (int64_t t = 0; t < g.total && mesh->rank == 0 && status == TT_OK; t++)
+            memcpy(reference->choices[i] + g.place[t] * K, all + t * K, (size_t)K * sizeof *all);
+    }
+    free(all);
+    free(g.tokens);
+    free(g.bytes);
+    free(g.place);
+    return status;
+}
+
+/* --- choices: judged ------------------------------------------------------------------------------------------------ */
+
+struct tt_certify_judge {
+    const tt_certify_run *reference;
+    tt_certify_report *report;
+    double *score;     /* [E] */
+    int32_t *own;      /* [K] what the reference would choose */
+    float *gates, *probs; /* [K], [E] */
+};
+
+static bool contains(const int32_t *ids, int64_t K, int32_t e)
+{
+    for (int64_t j = 0; j < K; j++)
+        if (ids[j] == e) return true;
+    return false;
+}
+
+/* Sum of the two best scores of the group of expert e. */
+static double group_score(const double *score, int64_t group_size, int32_t e)
+{
+    const double *s = score + e / group_size * group_size;
+    double best = -INFINITY, second = -INFINITY;
+    for (int64_t i = 0; i < group_size; i++) {
+        if (s[i] > best) second = best, best = s[i];
+        else if (s[i] > second) second = s[i];
+    }
+    return best + second;
+}
+
+static void judge_row(tt_certify_judge *j, int layer, int64_t t, double bound, const int32_t *mesh_ids)
+{
+    const tt_model_config *c = &j->reference->engine.config;
+    int64_t K = c->experts_per_token, size = c->num_experts / c->expert_groups;
+    bool wrong = false, differs = false;
+    for (int64_t a = 0; a < K; a++) {
+        int32_t e = mesh_ids[a];
+        bool valid = e >= 0 && e < c->num_experts && !contains(mesh_ids, a, e);
+        if (valid && contains(j->own, K, e)) continue;
+        differs = true;
+        for (int64_t b = 0; b < K; b++) { /* against everything that should have stood in its place */
+            int32_t f = j->own[b];
+            if (contains(mesh_ids, K, f)) continue;
+            bool near = valid && j->score[f] - j->score[e] <= 2 * bound;
+            if (valid && c->expert_groups > 1)
+                near |= group_score(j->score, size, f) - group_score(j->score, size, e) <= 4 * bound;
+            wrong |= !near;
+        }
+        wrong |= !valid;
+    }
+    j->report->choices += K;
+    if (differs && !wrong) j->report->near_ties++;
+    if (wrong && j->report->wrong_choices++ == 0)
+        snprintf(j->report->first_wrong, sizeof j->report->first_wrong, "layer %d, batch row %d, column %d", layer,
+                 j->reference->batch.rows[t], j->reference->batch.columns[t]);
+}
+
+/* Called by the reference model with the router's logits of each MoE layer. */
+static void judge_layer(void *user, const char *what, int layer, tt_mat logits)
+{
+    tt_certify_judge *j = user;
+    if (strcmp(what, "router_logits") != 0) return;
+    const tt_engine *e = &j->reference->engine;
+    const tt_model_config *c = &e->config;
+    tt_kernel *k = e->kernel;
+    int64_t K = c->experts_per_token, E = c->num_experts, bias_param = e->table.layers[layer].router_bias;
+    const int32_t *mesh_ids = j->reference->choices[tt_model_moe_index(c, layer)];
+    tt_mat bias = bias_param >= 0 ? tt_unit_weight(e->shards, bias_param).w : (tt_mat){0};
+    tt_route_shape shape = {E, K, c->normalise_gates, c->expert_groups, c->kept_groups, c->gate_scale};
+    tt_mat g = tt_mat_of(j->gates, TT_F32, 1, K), p = tt_mat_of(j->probs, TT_F32, 1, E);
+    for (int64_t t = 0; t < logits.rows; t++) {
+        const float *z = tt_mat_row(logits, t);
+        tt_mat row = tt_mat_rows(logits, t, t + 1);
+        double largest = 1;
+        for (int64_t i = 0; i < E; i++) largest = fmax(largest, fabs(z[i]));
+        if (c->router == TT_ROUTER_SOFTMAX) k->ops->route_softmax(k, &shape, row, false, j->own, g, p);
+        else k->ops->route_sigmoid(k, &shape, row, bias, false, j->own, g, p);
+        for (int64_t i = 0; i < E; i++)
+            j->score[i] = c->router == TT_ROUTER_SOFTMAX ? z[i] : j->probs[i] + (bias.data ? ((const float *)bias.data)[i] : 0.0);
+        judge_row(j, layer, t, CHOICE_BOUND * largest, mesh_ids + t * K);
+    }
+}
+
+
+tt_status tt_certify_judge_choices(tt_certify_run *reference, tt_certify_report *report, tt_certify_judge **out)
+{
+    const tt_model_config *c = &reference->engine.config;
+    size_t E = (size_t)c->num_experts + 1, K = (size_t)c->experts_per_token + 1;
+    tt_certify_judge *j = *out = calloc(1, sizeof *j);
+    TT_CHECK(j, TT_ENOMEM, "certify: out of memory");
+    *j = (tt_certify_judge){
+        .reference = reference,
+        .report = report,
+        .score = malloc(E * sizeof(double)),
+        .own = malloc(K * sizeof(int32_t)),
+        .gates = malloc(K * sizeof(float)),
+        .probs = malloc(E * sizeof(float)),
+    };
+    TT_CHECK(j->score && j->own && j->gates && j->probs, TT_ENOMEM, "certify: out of memory");
+    reference->engine.model.tap = judge_layer;
+    reference->engine.model.tap_user = j;
+    return TT_OK;
+}
+
+void tt_certify_judge_end(tt_certify_judge **j)
+{
+    if (!*j) return;
+    free((*j)->score);
+    free((*j)->own);
+    free((*j)->gates);
+    free((*j)->probs);
+    free(*j);
+    *j = NULL;
+}
