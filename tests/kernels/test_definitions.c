@@ -151,7 +151,7 @@ static void rmsnorm_values(void **state)
 }
 
 /* Angles in float as the common library forms them; at these positions the
- * rounding moves an angle by up to a thousandth. */
+ * rounding moves an angle by some thousandths. */
 static void rope_angles_are_rounded_to_float(void **state)
 {
     (void)state;
