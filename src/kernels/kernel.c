@@ -1,3 +1,4 @@
+/* kernel.c - the context that ops run in: a table, scratch, threads, what the backend keeps. */
 #include "kernels/ops.h"
 #include "base/checked.h"
 
