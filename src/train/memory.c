@@ -1,0 +1,156 @@
+#include "train/memory.h"
+#include "base/checked.h"
+
+#include <stdlib.h>
+
+const char *tt_memory_term_name(tt_memory_term t)
+{
+    static const char *const names[] = {
+        "weights",           "gradients",         "optimizer state", "units in use",
+        "kept activations", "block activations", "scratch",
+    };
+    return names[t];
+}
+
+static int64_t size_of(tt_dtype t)
+{
+    return (int64_t)tt_dtype_size(t);
+}
+
+/* Bytes of a unit for one rank: what it owns, what a gathered copy and a full gradient take. */
+typedef struct unit_bytes {
+    int64_t weights, gradients, moments, copy, full;
+} unit_bytes;
+
+static tt_status measure_unit(const tt_model_table *t, int unit, const tt_memory_shape *s, int64_t *offsets,
+                              unit_bytes *out)
+{
+    const tt_unit *u = &t->params.units[unit];
+    int ep = (int)s->mesh.ep_size, group = u->kind == TT_UNIT_EXPERTS ? s->world_size / ep : s->world_size;
+    tt_flat_layout flats[2];
+    *out = (unit_bytes){0};
+    TT_TRY(tt_unit_layout(&t->params, unit, group, ep, 0, offsets, flats));
+    for (int f = 0; f < 2; f++) {
+        tt_dtype resident = f ? s->precision.real : s->precision.resident;
+        tt_dtype compute = f ? s->precision.real : s->precision.compute;
+        tt_dtype moments = f ? s->precision.real : s->precision.moments;
+        int64_t n = flats[f].shard, gradient = s->train ? n * size_of(s->precision.real) : 0;
+        out->weights += n * size_of(resident);
+        out->gradients += gradient;
+        out->moments += s->train && s->moments ? 2 * n * size_of(moments) : 0;
+        if (group > 1 || resident != compute) out->copy += n * group * size_of(compute);
+        if (group > 1) out->full += gradient * group;
+    }
+    return TT_OK;
+}
+
+/* Most that units in use hold at one time: a layer in backward with the next one on its way, or head or embedding. */
+static int64_t units_peak(const tt_model_table *t, const unit_bytes *u, int layers, bool tied)
+{
+    int64_t head = u[t->head_unit].copy + u[t->head_unit].full;
+    const unit_bytes *e = &u[t->embedding_unit];
+    int64_t peak = tied ? head + e->copy + e->full : tt_max_i64(head, e->copy + e->full);
+    for (int i = 0; i < layers; i++) {
+        const tt_layer_params *l = &t->layers[i];
+        int64_t bytes = u[l->unit].copy + u[l->unit].full;
+        if (l->expert_unit >= 0) bytes += u[l->expert_unit].copy + u[l->expert_unit].full;
+        if (i > 0) bytes += u[t->layers[i - 1].unit].copy;
+        peak = tt_max_i64(peak, bytes);
+    }
+    return peak;
+}
+
+/* Counts per token of one layer's activations, in elements of compute and of real type. */
+typedef struct elements {
+    int64_t compute, real;
+} elements;
+
+static int64_t bytes_of(elements e, const tt_memory_shape *s)
+{
+    return e.compute * size_of(s->precision.compute) + e.real * size_of(s->precision.real);
+}
+
+/* What tt_attention_forward and block_forward grant as cache. */
+static elements cache_of(const tt_model_config *c, const tt_memory_shape *s, int layer)
+{
+    int64_t T = s->tokens, D = c->hidden_size, q = c->num_heads * c->head_dim, kv = c->num_kv_heads * c->head_dim;
+    int64_t widths = q + 2 * kv + q; /* projections and output */
+    if (c->qk_norm != TT_QK_NORM_NONE) widths += q + kv;
+    if (c->clip_qkv > 0) widths += q + 2 * kv;
+    elements e = {T * (2 * D + widths), T * (2 * D + c->num_heads + 2 + 2 * c->num_heads)};
+    int64_t mlp = c->is_moe[layer] ? c->shared_width : c->dense_width;
+    e.compute += T * 2 * mlp;
+    if (c->is_moe[layer]) e.compute += T * c->experts_per_token * (D + 2 * c->expert_width);
+    return e;
+}
+
+/* Backward of a block beside its cache: gradients of its parts; the larger of feed-forward and attention. */
+static elements backward_of(const tt_model_config *c, const tt_memory_shape *s, int layer)
+{
+    int64_t T = s->tokens, D = c->hidden_size, q = c->num_heads * c->head_dim, kv = c->num_kv_heads * c->head_dim;
+    elements attention = {T * (D + 2 * q + 2 * kv), T * D}, mlp = {T * D, T * D};
+    int64_t width = c->is_moe[layer] ? c->shared_width : c->dense_width;
+    mlp.compute += 3 * T * width;
+    mlp.real += T * width;
+    if (c->is_moe[layer]) mlp.real += T * (c->experts_per_token + c->num_experts);
+    return bytes_of(attention, s) > bytes_of(mlp, s) ? attention : mlp;
+}
+
+/* Scratch of a round of experts, forward or backward. */
+static elements scratch_of(const tt_model_config *c, const tt_memory_shape *s)
+{
+    int64_t T = s->tokens, D = c->hidden_size, F = c->expert_width, P = T * c->experts_per_token;
+    int64_t R = T * tt_min_i64(c->experts_per_token, s->mesh.ep_size), sent = s->mesh.ep_size > 1 ? R : 0;
+    return (elements){P * (D + 3 * F) + (sent ? 2 * R * D : 0), P * (F + D + 1) + R * D + sent * D};
+}
+
+static int64_t head_bytes(const tt_model_config *c, const tt_memory_shape *s)
+{
+    int64_t T = s->tokens, D = c->hidden_size, chunk = tt_min_i64(s->loss_chunk, s->targets);
+    elements e = {T * D + chunk * D, T + s->targets * D + T * D + chunk * c->vocab_size};
+    if (s->precision.compute != s->precision.real) e.compute += chunk * c->vocab_size;
+    return bytes_of(e, s);
+}
+
+static void add_activations(const tt_model_config *c, const tt_memory_shape *s, tt_memory *m)
+{
+    int64_t T = s->tokens, D = c->hidden_size, K = c->experts_per_token, real = size_of(s->precision.real);
+    int64_t kept = 2 * T * D * real + T * c->rotary_dim * real, block = head_bytes(c, s), scratch = 0;
+    for (int i = 0; i < c->num_layers; i++) {
+        int64_t cache = bytes_of(cache_of(c, s, i), s);
+        kept += s->recompute ? T * D * size_of(s->precision.compute) : cache;
+        if (c->is_moe[i]) kept += T * (K + c->num_experts) * real + T * K * (4 * 4 + 8) + T * K * real;
+        int64_t backward = bytes_of(backward_of(c, s, i), s) + (s->recompute ? cache + T * D * real : 0);
+        block = tt_max_i64(block, backward);
+        if (c->is_moe[i]) scratch = bytes_of(scratch_of(c, s), s);
+    }
+    m->bytes[TT_MEMORY_KEPT] = kept;
+    m->bytes[TT_MEMORY_BLOCK] = block;
+    m->bytes[TT_MEMORY_SCRATCH] = scratch;
+}
+
+tt_status tt_memory_plan(const tt_model_config *config, const tt_model_table *table, const tt_memory_shape *shape,
+                         tt_memory *out)
+{
+    int num = table->params.num_units;
+    int64_t most = 1;
+    *out = (tt_memory){0};
+    for (int u = 0; u < num; u++) most = tt_max_i64(most, table->params.units[u].count);
+    unit_bytes *units = calloc((size_t)num, sizeof *units);
+    int64_t *offsets = malloc((size_t)most * sizeof *offsets);
+    tt_status status = units && offsets ? TT_OK : tt_error_set(TT_ENOMEM, "out of memory for the memory plan");
+    for (int u = 0; u < num && status == TT_OK; u++) {
+        status = measure_unit(table, u, shape, offsets, &units[u]);
+        out->bytes[TT_MEMORY_WEIGHTS] += units[u].weights;
+        out->bytes[TT_MEMORY_GRADIENTS] += units[u].gradients;
+        out->bytes[TT_MEMORY_MOMENTS] += units[u].moments;
+    }
+    if (status == TT_OK) {
+        out->bytes[TT_MEMORY_UNITS] = units_peak(table, units, (int)config->num_layers, config->tied);
+        if (shape->tokens > 0) add_activations(config, shape, out);
+        for (int t = 0; t < TT_MEMORY_NUM_TERMS; t++) out->total += out->bytes[t];
+    }
+    free(units);
+    free(offsets);
+    return status;
+}

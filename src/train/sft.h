@@ -1,0 +1,55 @@
+/* sft.h - supervised fine-tuning: from a configuration to a fine-tuned model.
+ *
+ *   check      everything that can be refused before money is spent: keys, output folder, mesh, tokenizer, data
+ *   prepare    rows of ids and labels, the same on every rank
+ *   open       weights into shards
+ *   train      steps; a record in metrics.jsonl at logging steps
+ *   save       the final model in output_dir, in the source's names, types and files
+ */
+#ifndef TT_TRAIN_SFT_H
+#define TT_TRAIN_SFT_H
+
+#include "data/dataset.h"
+#include "train/config.h"
+#include "train/engine.h"
+#include "train/memory.h"
+#include "train/steps.h"
+
+/* Told after every step, on rank 0. */
+typedef struct tt_progress {
+    int64_t step, total;
+    double epoch, loss, grad_norm, learning_rate;
+    double tokens_per_second; /* distinct tokens, since the last step */
+    double seconds_left;
+} tt_progress;
+
+typedef struct tt_sft_report {
+    int64_t steps, tokens;
+    double seconds, train_loss; /* mean of the steps' losses */
+    tt_memory planned;          /* for the largest micro-step of this rank */
+    int64_t measured;           /* peak resident bytes of this process */
+    int64_t resident_before;    /* resident bytes before the model was opened */
+} tt_sft_report;
+
+typedef struct tt_sft_hooks {
+    void (*progress)(void *user, const tt_progress *p); /* may be NULL */
+    void *user;
+} tt_sft_hooks;
+
+/* tt_sft - config is resolved (tt_config_resolve). Collective over the world; all ranks return the same status. */
+tt_status tt_sft(tt_comm *comm, const tt_config *config, const tt_sft_hooks *hooks, tt_sft_report *report);
+
+/* --- its preparation, for render ---------------------------------------------------------------------------------- */
+
+/* Tokenizer and rows as training sees them. */
+typedef struct tt_sft_data {
+    tt_tokenizer *tokenizer;
+    tt_dataset *rows;
+    int64_t *shuffled; /* order after shuffle_dataset; NULL: that of the file */
+} tt_sft_data;
+
+/* vocab_size: ids must be below; 0 = the tokenizer's. Local. */
+tt_status tt_sft_load_data(const tt_config *config, int64_t vocab_size, int threads, tt_sft_data *out);
+void tt_sft_data_free(tt_sft_data *d);
+
+#endif
