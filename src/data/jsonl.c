@@ -1,7 +1,7 @@
 /* jsonl.c - rows of a data file: see jsonl.h.
  *
- * The buffer always begins at a place where a row may begin (`start` is its offset in the file). A call fills
- * it, cuts rows out of it until it is used up, and the next call moves what is left to the front:
+ * A call cuts rows out of the buffer. When it holds no whole row, what is left moves to the front and the
+ * rest is filled from the file; `start` is the offset there of the buffer's first byte.
  *
  *     | handed out before | row | row | row | beginning of a ro        <- end of what was read
  *                          ^at when the call begins ^at when it ends
@@ -228,7 +228,6 @@ tt_status tt_jsonl_next(tt_jsonl *r, const tt_jsonl_row **rows, int64_t *count)
     *rows = r->rows;
     *count = 0;
     for (;;) {
-        TT_TRY(fill(r));
         /* A BOM needs three bytes; a smaller buffer grows below. */
         if (r->layout == LAYOUT_UNKNOWN && (r->filled >= 3 || file_is_read(r))) find_layout(r);
         if (r->layout == LAYOUT_LINES) cut_lines(r);
@@ -237,7 +236,8 @@ tt_status tt_jsonl_next(tt_jsonl *r, const tt_jsonl_row **rows, int64_t *count)
         if (*count > 0) return TT_OK;
         if (r->layout == LAYOUT_ARRAY && r->place == AT_END) return finish_array(r);
         if (file_is_read(r)) break;
-        if (r->at == 0) TT_TRY(grow(r));
+        if (r->at == 0 && r->filled == r->capacity) TT_TRY(grow(r));
+        TT_TRY(fill(r));
     }
     TT_CHECK(r->layout != LAYOUT_ARRAY, TT_EFORMAT, "%s:%lld: the file ends inside its array; it was cut off",
              r->file.path, (long long)r->line);

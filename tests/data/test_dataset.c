@@ -5,6 +5,16 @@
  * sets use templates of others; they and those templates are read below TT_REFERENCE. */
 #include "data/support.h"
 
+/* The folder of a set of the fixtures. Static buffer. */
+static const char *set_folder(const char *name)
+{
+    static char folder[1200];
+    char path[128];
+    snprintf(path, sizeof path, "sft/prepare/%s", name);
+    snprintf(folder, sizeof folder, "%s", test_fixture(path));
+    return folder;
+}
+
 /* What a config.yaml of the fixtures holds, as far as it concerns preparation. */
 typedef struct config {
     tt_prepare prepare;
@@ -180,11 +190,7 @@ static void check_folder(const char *folder, const char *replaces)
 
 static void check_own(const char *const *names, int count)
 {
-    for (int i = 0; i < count; i++) {
-        char name[128];
-        snprintf(name, sizeof name, "sft/prepare/%s", names[i]);
-        check_folder(test_fixture(name), NULL);
-    }
+    for (int i = 0; i < count; i++) check_folder(set_folder(names[i]), NULL);
 }
 
 #define CHECK_OWN(...)                                                                                       \
@@ -243,7 +249,7 @@ static void sets_that_are_packed(void **state)
 static void evaluation_data(void **state)
 {
     (void)state;
-    const char *folder = test_fixture("sft/prepare/evaluation");
+    const char *folder = set_folder("evaluation");
     config c = read_config(folder);
     compare(folder, "eval.jsonl", "eval_prepared.jsonl", &c.prepare);
 }
@@ -252,7 +258,7 @@ static void evaluation_data(void **state)
 static void completion_only_needs_completions(void **state)
 {
     (void)state;
-    const char *folder = test_fixture("sft/prepare/completion_only_on_text");
+    const char *folder = set_folder("completion_only_on_text");
     config c = read_config(folder);
     char path[600];
     tt_dataset *d = NULL;
@@ -268,7 +274,7 @@ static void completion_only_needs_completions(void **state)
 static void sharegpt_with_its_own_roles(void **state)
 {
     (void)state;
-    const char *folder = test_fixture("sft/prepare/sharegpt");
+    const char *folder = set_folder("sharegpt");
     config c = read_config(folder);
     c.prepare.keep_roles = true;
     check_tokenized(folder, &c);
@@ -280,7 +286,7 @@ static void sharegpt_with_its_own_roles(void **state)
 static void sharegpt_equals_its_conversation(void **state)
 {
     (void)state;
-    const char *folder = test_fixture("sft/prepare/sharegpt_roles_ok");
+    const char *folder = set_folder("sharegpt_roles_ok");
     config c = read_config(folder);
     char path[600];
     tt_dataset *shared, *plain;

@@ -201,6 +201,38 @@ static void bad_rows(void **state)
     expect_refused("{\"text\":\"a\",\"text\":\"b\"}", TT_EFORMAT, "duplicate");
 }
 
+/* Every row cut short at every byte, and with every byte replaced: an error or not, but nothing worse. */
+static void damaged_rows_do_no_harm(void **state)
+{
+    (void)state;
+    static const char *const rows[] = {
+        "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"\\u00e9\"}]}],"
+        "\"tools\":\"[{}]\"}",
+        "{\"conversations\":[{\"from\":\"function_call\",\"value\":\"{\\\"name\\\":\\\"f\\\"}\"}]}",
+        "{\"input_ids\":[12,2047],\"labels\":[-100,3],\"assistant_masks\":[1,true]}",
+        "[{\"prompt\":\"a\",\"completion\":\"b\"}]",
+    };
+    static const char replaced[] = {'\0', '"', '[', '}', '\n', '9', '-', '\xFF'};
+    tt_prepare p = defaults();
+    p.template_source = "{{ messages }}{{ tools }}";
+    p.threads = 1;
+    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+        size_t n = strlen(rows[k]);
+        int accepted = 0;
+        for (size_t i = 0; i <= n; i++)
+            for (size_t c = 0; c <= sizeof replaced; c++) {
+                char text[256];
+                tt_dataset *d = NULL;
+                memcpy(text, rows[k], n + 1);
+                if (c < sizeof replaced) text[i] = replaced[c];
+                const char *path = write_rows("rows.jsonl", text, c < sizeof replaced ? n : i);
+                accepted += tt_dataset_load(path, &p, &d) == TT_OK;
+                tt_dataset_destroy(&d);
+            }
+        assert_true(accepted > 0);
+    }
+}
+
 static void options_that_do_not_fit(void **state)
 {
     (void)state;
@@ -227,10 +259,9 @@ static void options_that_do_not_fit(void **state)
     expect_refused_with("{\"text\":\"a\"}", &p, TT_EDATA,
                         "rows.jsonl:1: token id 2047, but the model's vocabulary has 2000");
     p = defaults();
-    p.eos_token = "the"; /* a piece, but not the only id for its text */
-    if (tt_tokenizer_id(p.tokenizer, "the") < 0) p.eos_token = "a";
-    tt_dataset *d = load_ok("{\"text\":\"b \"}", &p);
-    tt_dataset_destroy(&d);
+    p.eos_token = "\xC4\xA0the"; /* the vocabulary's spelling of " the", but no text that is encoded as it */
+    expect_refused_with("{\"text\":\"b\"}", &p, TT_ECONFIG, "is encoded as");
+    p = defaults();
     p.template_source = "{{ raise_exception('no such thing') }}";
     expect_refused_with(CHAT, &p, TT_EDATA, "no such thing");
 }
@@ -439,7 +470,8 @@ static void the_first_label_is_no_target(void **state)
     tt_prepare p = defaults();
     expect_refused("{\"input_ids\":[1,2],\"labels\":[1,-100]}", TT_EDATA,
                    "none of its 1 rows has anything to train");
-    tt_dataset *d = load_ok("{\"input_ids\":[1,2],\"labels\":[1,-100]}\n{\"input_ids\":[1,2,3]}", &p);
+    tt_dataset *d =
+        load_ok("{\"input_ids\":[1,2],\"labels\":[1,-100]}\n{\"input_ids\":[1,2,3],\"labels\":[1,2,3]}", &p);
     assert_int_equal(tt_dataset_report(d)->targets, 2);
     assert_int_equal(tt_dataset_rows(d), 2); /* the trainer keeps such a row, too */
     tt_dataset_destroy(&d);
@@ -715,6 +747,7 @@ int main(void)
         cmocka_unit_test(the_trainers_refusals),
         cmocka_unit_test(bad_files),
         cmocka_unit_test(bad_rows),
+        cmocka_unit_test(damaged_rows_do_no_harm),
         cmocka_unit_test(options_that_do_not_fit),
         cmocka_unit_test(nul_bom_crlf_and_arrays_are_fine),
         cmocka_unit_test(null_columns_are_absent),
