@@ -3,6 +3,13 @@
 #include "base/checked.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+const tt_ops *tt_ops_default(void)
+{
+    const char *wanted = getenv("TARTAN_KERNELS");
+    return wanted && strcmp(wanted, "ref") == 0 ? &tt_ops_ref : &tt_ops_cpu;
+}
 
 tt_status tt_kernel_create(const tt_ops *ops, int threads, tt_kernel **out)
 {

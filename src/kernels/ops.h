@@ -45,6 +45,10 @@ void tt_kernel_destroy(tt_kernel **k);
 
 extern const tt_ops tt_ops_ref, tt_ops_ref_f64, tt_ops_alt, tt_ops_cpu;
 
+/* tt_ops_default - tt_ops_cpu, or tt_ops_ref when the environment variable TARTAN_KERNELS is "ref" (to see whether a
+ * kernel is to blame). */
+const tt_ops *tt_ops_default(void);
+
 /* A weight [N,K] in compute type as products use it, with optional prepacked copies in a layout of the backend's.
  * Packing once serves all products until the weight changes. NULL: the product reads w itself. */
 typedef enum tt_pack_side { TT_PACK_FORWARD, TT_PACK_BACKWARD, TT_NUM_PACK_SIDES } tt_pack_side;

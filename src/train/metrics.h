@@ -1,0 +1,42 @@
+/* metrics.h - records of a run: metrics.jsonl, one JSON object a line, with TRL's names.
+ *
+ *   loss                 mean of the steps' losses since the last record
+ *   grad_norm, learning_rate   of the last step
+ *   mean_token_accuracy, entropy, aux_loss   means over the micro-steps since the last record
+ *   num_tokens           distinct tokens so far, all ranks
+ *   tokens_per_second    distinct tokens since the last record over its seconds
+ *   epoch, step
+ *
+ * A step whose loss is not finite (nonfinite: skip) is left out of the mean.
+ */
+#ifndef TT_TRAIN_METRICS_H
+#define TT_TRAIN_METRICS_H
+
+#include "train/step.h"
+
+#include <stdio.h>
+
+typedef struct tt_metrics {
+    FILE *file; /* NULL on ranks other than 0 */
+    int64_t steps, micro_steps, tokens; /* since the last record */
+    double loss, accuracy, entropy, balance; /* sums */
+    double since;          /* seconds, monotonic, of the last record */
+    int64_t total_tokens, total_steps;
+    double total_loss;
+    bool with_balance;
+} tt_metrics;
+
+double tt_seconds(void); /* monotonic */
+
+/* tt_metrics_open - PATH is created anew; NULL for ranks that do not write. Local. */
+tt_status tt_metrics_open(tt_metrics *m, const char *path, bool with_balance);
+/* tt_metrics_add - one step of `micro_steps` micro-steps. */
+void tt_metrics_add(tt_metrics *m, const tt_step_result *r, int micro_steps);
+/* tt_metrics_record - write a line and start anew; nothing when no step was added. */
+tt_status tt_metrics_record(tt_metrics *m, int64_t step, double epoch, double learning_rate, double grad_norm);
+/* tt_metrics_final - the last line: train_runtime, train_steps_per_second, train_samples_per_second, train_loss. */
+tt_status tt_metrics_final(tt_metrics *m, int64_t step, double epoch, double seconds, int64_t samples);
+/* Accepts a zeroed struct. */
+void tt_metrics_close(tt_metrics *m);
+
+#endif

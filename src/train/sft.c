@@ -1,0 +1,350 @@
+#include "train/sft.h"
+#include "base/checked.h"
+#include "base/log.h"
+#include "data/sampler.h"
+#include "train/metrics.h"
+#include "train/schedule.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+typedef struct job {
+    tt_comm *comm;
+    const tt_config *config;
+    const tt_sft_hooks *hooks;
+    int threads;
+    tt_model_config model; /* read early, for checks */
+    tt_sft_data data;
+    tt_steps steps;
+    tt_schedule schedule;
+    tt_engine engine;
+    double balance_coef;
+    int64_t *order;        /* [rows] of the current epoch */
+    int64_t order_epoch;
+    int64_t *positions;    /* [batch] */
+    tt_batch *micros;      /* [accumulation] */
+    tt_metrics metrics;
+    tt_sft_report *report;
+} job;
+
+/* --- check: before anything is read at length -------------------------------------------------------------------- */
+
+static tt_dtype compute_type(const tt_config *c)
+{
+    return c->bf16 == TT_FLAG_TRUE ? TT_BF16 : TT_F32;
+}
+
+static tt_dtype resident_type(const tt_config *c)
+{
+    return c->dtype == TT_PARAM_DTYPE_BFLOAT16 ? TT_BF16 : TT_F32;
+}
+
+/* The coefficient that was set, else the model's own; 0 is off. */
+static tt_status find_balance(job *j)
+{
+    bool set = !isnan(j->config->router_aux_loss_coef);
+    j->balance_coef = set ? j->config->router_aux_loss_coef : j->model.has_balance_loss ? j->model.balance_coef : 0;
+    if (j->model.num_experts == 0) j->balance_coef = 0;
+    TT_CHECK(j->balance_coef == 0 || j->model.has_balance_loss, TT_ECONFIG,
+             "router_aux_loss_coef is %g, but models of family %s have no balance loss; leave it unset",
+             j->balance_coef, j->model.family);
+    return TT_OK;
+}
+
+static tt_status check(job *j)
+{
+    const tt_config *c = j->config;
+    tt_mesh_sizes sizes = tt_config_mesh_sizes(c);
+    TT_TRY(tt_config_require(c, TT_KEY_model_name_or_path));
+    TT_TRY(tt_config_require(c, TT_KEY_dataset_name));
+    TT_TRY(tt_model_config_load(c->model_name_or_path, &j->model));
+    TT_TRY(tt_mesh_resolve(&sizes, tt_comm_size(j->comm), j->model.num_experts));
+    TT_CHECK(sizes.tp_size == 1 && sizes.dispatch == TT_DISPATCH_ALLTOALL, TT_ECONFIG,
+             "tp_size %lld with expert_dispatch %s is not supported yet; set tp_size: 1 and expert_dispatch: alltoall",
+             (long long)sizes.tp_size, sizes.dispatch == TT_DISPATCH_ALLTOALL ? "alltoall" : "other than alltoall");
+    TT_CHECK(resident_type(c) == TT_F32 || compute_type(c) == TT_BF16, TT_ECONFIG,
+             "dtype: bfloat16 holds weights in bfloat16; fp32 products of them need dtype: float32, or set bf16: true");
+    TT_TRY(find_balance(j));
+    return tt_save_check(c->output_dir, c->overwrite_output_dir);
+}
+
+/* --- prepare ----------------------------------------------------------------------------------------------------- */
+
+static tt_status prepare(job *j)
+{
+    const tt_config *c = j->config;
+    TT_TRY(tt_sft_load_data(c, j->model.vocab_size, j->threads, &j->data));
+    j->steps = (tt_steps){
+        .rows = tt_dataset_rows(j->data.rows),
+        .batch = c->per_device_train_batch_size,
+        .ranks = tt_comm_size(j->comm),
+        .accumulation = c->gradient_accumulation_steps,
+        .epochs = c->num_train_epochs,
+        .max_steps = c->max_steps,
+        .drop_last = c->dataloader_drop_last,
+        .even_batches = c->even_batches,
+    };
+    TT_TRY(tt_steps_init(&j->steps));
+    int64_t warmup = tt_schedule_warmup(c->warmup_steps, j->steps.total);
+    TT_TRY(tt_schedule_init(&j->schedule, c->lr_scheduler_type, c->lr_scheduler_kwargs, c->learning_rate, j->steps.total,
+                            warmup));
+    j->order_epoch = -1;
+    j->order = malloc((size_t)j->steps.rows * sizeof *j->order);
+    j->positions = malloc((size_t)j->steps.batch * sizeof *j->positions);
+    j->micros = calloc((size_t)j->steps.accumulation, sizeof *j->micros);
+    TT_CHECK(j->order && j->positions && j->micros, TT_ENOMEM, "out of memory for the order of %lld rows",
+             (long long)j->steps.rows);
+    return TT_OK;
+}
+
+/* output_dir with the resolved configuration and an empty metrics file. */
+static tt_status create_output(job *j)
+{
+    char path[4096];
+    const tt_config *c = j->config;
+    if (tt_comm_rank(j->comm) > 0) return tt_metrics_open(&j->metrics, NULL, j->balance_coef != 0);
+    TT_TRY(tt_dir_create(c->output_dir));
+    TT_TRY(tt_path_join(path, sizeof path, c->output_dir, "tartan_config.yaml"));
+    TT_TRY(tt_config_write(path, c));
+    TT_TRY(tt_path_join(path, sizeof path, c->output_dir, "metrics.jsonl"));
+    return tt_metrics_open(&j->metrics, path, j->balance_coef != 0);
+}
+
+static tt_status open_model(job *j)
+{
+    const tt_config *c = j->config;
+    tt_engine_options o = {
+        .folder = c->model_name_or_path,
+        .mesh = tt_config_mesh_sizes(c),
+        .ops = tt_ops_default(),
+        .resident = resident_type(c),
+        .compute = compute_type(c),
+        .moments = c->optim_state_dtype == TT_STATE_DTYPE_BFLOAT16 ? TT_BF16 : TT_F32,
+        .threads = j->threads,
+        .train = true,
+        .with_moments = c->optim != TT_OPTIMIZER_SGD,
+    };
+    TT_TRY(tt_engine_open(j->comm, &o, &j->engine));
+    j->engine.model.recompute = c->gradient_checkpointing;
+    return TT_OK;
+}
+
+/* --- train ------------------------------------------------------------------------------------------------------- */
+
+static tt_status set_epoch(job *j, int64_t epoch)
+{
+    const tt_config *c = j->config;
+    if (epoch == j->order_epoch) return TT_OK;
+    j->order_epoch = epoch;
+    if (c->train_sampling_strategy == TT_SAMPLING_SEQUENTIAL) {
+        tt_order_sequential(j->steps.rows, j->order);
+        return TT_OK;
+    }
+    uint64_t seed = (uint64_t)(c->data_seed == TT_CONFIG_UNSET ? c->seed : c->data_seed);
+    return tt_order_random(seed, epoch, j->steps.rows, j->order);
+}
+
+/* This rank's rows of micro-batch `micro` of the current epoch. */
+static tt_status fill_micro(job *j, int64_t micro, tt_batch *b)
+{
+    int64_t n = tt_steps_rows(&j->steps, micro, j->engine.mesh->fsdp_rank, j->positions);
+    tt_batch_clear(b);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t row = j->order[j->positions[i]];
+        tt_batch_row r = {0};
+        tt_dataset_row(j->data.rows, j->data.shuffled ? j->data.shuffled[row] : row, &r.ids, &r.labels, &r.length);
+        TT_TRY(tt_batch_add(b, &r, (int32_t)i, j->model.vocab_size));
+    }
+    return TT_OK;
+}
+
+static tt_step_options step_options(const job *j, int64_t step, int64_t micro_steps)
+{
+    const tt_config *c = j->config;
+    return (tt_step_options){
+        .optimizer = c->optim == TT_OPTIMIZER_SGD ? TT_OPTIM_SGD : TT_OPTIM_ADAMW,
+        .lr = tt_schedule_rate(&j->schedule, step),
+        .beta1 = c->adam_beta1,
+        .beta2 = c->adam_beta2,
+        .eps = c->adam_epsilon,
+        .weight_decay = c->weight_decay,
+        .max_grad_norm = c->max_grad_norm,
+        .step = step + 1,
+        .balance = j->balance_coef / (double)micro_steps,
+        .seed = (uint64_t)c->seed,
+        .nonfinite = c->nonfinite,
+    };
+}
+
+static bool logs_after(const job *j, int64_t done, const tt_step_span *span)
+{
+    const tt_config *c = j->config;
+    if (c->logging_strategy == TT_INTERVAL_NO) return false;
+    if (c->logging_first_step && done == 1) return true;
+    if (c->logging_strategy == TT_INTERVAL_EPOCH)
+        return span->first + span->count == j->steps.micro_batches || done == j->steps.total;
+    return done % tt_steps_interval(c->logging_steps, j->steps.total) == 0;
+}
+
+static void tell(job *j, int64_t done, const tt_step_options *o, const tt_step_result *r, double began, double start)
+{
+    double now = tt_seconds();
+    if (!j->hooks || !j->hooks->progress || tt_comm_rank(j->comm) > 0) return;
+    tt_progress p = {
+        .step = done,
+        .total = j->steps.total,
+        .epoch = tt_steps_epoch(&j->steps, done),
+        .loss = r->loss,
+        .grad_norm = r->grad_norm,
+        .learning_rate = o->lr,
+        .tokens_per_second = (double)r->tokens / fmax(now - began, 1e-9),
+        .seconds_left = (now - start) / (double)done * (double)(j->steps.total - done),
+    };
+    j->hooks->progress(j->hooks->user, &p);
+}
+
+/* Terms for the largest micro-step so far: what the plan predicts is compared with what was measured at the end. */
+static tt_status plan_memory(job *j, const tt_batch *b)
+{
+    tt_memory_shape shape = {
+        .mesh = {j->engine.mesh->fsdp_size, j->engine.mesh->tp_size, j->engine.mesh->ep_size, j->engine.mesh->dispatch},
+        .world_size = j->engine.mesh->world_size,
+        .precision = tt_shards_precision(j->engine.shards),
+        .train = true,
+        .moments = j->config->optim != TT_OPTIMIZER_SGD,
+        .recompute = j->engine.model.recompute,
+        .tokens = b->T,
+        .targets = b->num_targets,
+        .loss_chunk = j->engine.model.loss_chunk,
+    };
+    tt_memory plan;
+    TT_TRY(tt_memory_plan(&j->engine.config, &j->engine.table, &shape, &plan));
+    if (plan.total > j->report->planned.total) j->report->planned = plan;
+    return TT_OK;
+}
+
+static tt_status one_step(job *j, int64_t step, double start, int64_t *samples)
+{
+    double began = tt_seconds();
+    tt_step_span span = tt_steps_span(&j->steps, step);
+    tt_status status = set_epoch(j, span.epoch);
+    for (int64_t i = 0; i < span.count && status == TT_OK; i++) {
+        status = fill_micro(j, span.first + i, &j->micros[i]);
+        if (status == TT_OK) status = plan_memory(j, &j->micros[i]);
+        for (int64_t d = 0; d < j->micros[i].docs.num; d++) (*samples)++;
+    }
+    TT_TRY(status);
+    tt_step_options o = step_options(j, step, span.count);
+    tt_step_result r;
+    TT_TRY(tt_train_step(&j->engine.model, j->micros, (int)span.count, &o, &r));
+    if (r.skipped) tt_warn("step %lld: loss %g, gradient norm %g: not finite, the update was skipped", (long long)step + 1,
+                           r.loss, r.grad_norm);
+    tt_metrics_add(&j->metrics, &r, (int)span.count);
+    tell(j, step + 1, &o, &r, began, start);
+    if (!logs_after(j, step + 1, &span)) return TT_OK;
+    return tt_metrics_record(&j->metrics, step + 1, tt_steps_epoch(&j->steps, step + 1), o.lr, r.grad_norm);
+}
+
+static tt_status train(job *j)
+{
+    double start = tt_seconds();
+    int64_t samples = 0;
+    for (int64_t step = 0; step < j->steps.total; step++) TT_TRY(one_step(j, step, start, &samples));
+    double seconds = tt_seconds() - start;
+    TT_TRY(tt_allreduce_i64(j->engine.mesh->world, "samples", &samples, 1));
+    j->report->steps = j->steps.total;
+    j->report->tokens = j->metrics.total_tokens;
+    j->report->seconds = seconds;
+    j->report->train_loss = j->metrics.total_loss / (double)j->metrics.total_steps;
+    return tt_metrics_final(&j->metrics, j->steps.total, tt_steps_epoch(&j->steps, j->steps.total), seconds, samples);
+}
+
+/* --- save -------------------------------------------------------------------------------------------------------- */
+
+static tt_status save(job *j)
+{
+    const tt_config *c = j->config;
+    tt_save_report saved;
+    tt_save_options o = {
+        .source = &j->engine.source,
+        .config = j->engine.config.source,
+        .aux_folder = c->model_name_or_path,
+        .overwrite = c->overwrite_output_dir,
+    };
+    return tt_save_model(c->output_dir, j->engine.shards, &o, &saved);
+}
+
+/* --- together ---------------------------------------------------------------------------------------------------- */
+
+static int64_t resident_bytes(void)
+{
+    long long pages = 0, size;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (!f) return 0;
+    if (fscanf(f, "%lld %lld", &size, &pages) != 2) pages = 0;
+    fclose(f);
+    return pages * sysconf(_SC_PAGESIZE);
+}
+
+static int64_t peak_bytes(void)
+{
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return (int64_t)u.ru_maxrss * 1024;
+}
+
+static void announce(const job *j)
+{
+    const tt_mesh *m = j->engine.mesh;
+    const tt_params *p = &j->engine.table.params;
+    tt_info("model: %s, %lld parameters (%lld active per token), loaded in %.1f s", j->engine.config.family,
+            (long long)tt_params_total(p), (long long)tt_params_active(p, j->engine.config.experts_per_token),
+            j->engine.load.seconds);
+    tt_info("mesh: %d rank%s x %d thread%s, fsdp_size %d, ep_size %d; %s", m->world_size, m->world_size > 1 ? "s" : "",
+            j->threads, j->threads > 1 ? "s" : "", m->fsdp_size, m->ep_size,
+            compute_type(j->config) == TT_BF16 ? "bf16 products" : "fp32");
+    const tt_data_report *d = tt_dataset_report(j->data.rows);
+    tt_info("data: %lld rows, %lld tokens, %lld of them trained; %lld steps", (long long)d->rows_kept,
+            (long long)d->tokens, (long long)d->targets, (long long)j->steps.total);
+    if (!tt_config_is_set(j->config, TT_KEY_save_strategy))
+        tt_info("only the final model is written (save_strategy: checkpoints are not supported yet)");
+}
+
+static void close_job(job *j)
+{
+    for (int64_t i = 0; j->micros && i < j->steps.accumulation; i++) tt_batch_free(&j->micros[i]);
+    free(j->micros);
+    free(j->order);
+    free(j->positions);
+    tt_metrics_close(&j->metrics);
+    tt_engine_close(&j->engine);
+    tt_sft_data_free(&j->data);
+    tt_model_config_free(&j->model);
+}
+
+tt_status tt_sft(tt_comm *comm, const tt_config *config, const tt_sft_hooks *hooks, tt_sft_report *report)
+{
+    *report = (tt_sft_report){0};
+    job j = {.comm = comm, .config = config, .hooks = hooks, .report = report};
+    tt_group *world = tt_comm_world(comm);
+    tt_comm_set_timeout(comm, (double)config->ddp_timeout);
+    tt_comm_set_phase(comm, "check");
+    j.threads = tt_comm_threads_per_rank(comm, (int)config->threads);
+    tt_status status = tt_agree(world, "check", check(&j));
+    tt_comm_set_phase(comm, "prepare");
+    if (status == TT_OK) status = tt_agree(world, "prepare", prepare(&j));
+    report->resident_before = resident_bytes();
+    if (status == TT_OK) status = open_model(&j);
+    if (status == TT_OK) status = tt_agree(world, "output", create_output(&j));
+    if (status == TT_OK) {
+        announce(&j);
+        status = train(&j);
+    }
+    if (status == TT_OK) status = save(&j);
+    report->measured = peak_bytes();
+    close_job(&j);
+    return status;
+}
