@@ -1,0 +1,100 @@
+/* cmd_sft.c - tartan sft CONFIG.yaml [--key value ...]: supervised fine-tuning. */
+#include "base/log.h"
+#include "cli/options.h"
+#include "train/sft.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct bar {
+    bool terminal;
+    int64_t last_percent;
+} bar;
+
+static void duration(char *out, size_t size, double seconds)
+{
+    int64_t s = (int64_t)(seconds + 0.5);
+    if (s >= 3600) snprintf(out, size, "%lldh%02lldm", (long long)(s / 3600), (long long)(s / 60 % 60));
+    else snprintf(out, size, "%lldm%02llds", (long long)(s / 60), (long long)(s % 60));
+}
+
+/* On a terminal one line that is written over; elsewhere a line for each percent. */
+static void show(void *user, const tt_progress *p)
+{
+    bar *b = user;
+    char left[32];
+    int64_t percent = 100 * p->step / p->total;
+    bool last = p->step == p->total;
+    if (!b->terminal && percent == b->last_percent && !last && p->step > 1) return;
+    b->last_percent = percent;
+    duration(left, sizeof left, p->seconds_left);
+    fprintf(stderr, "%sstep %lld/%lld  epoch %.2f  loss %.4f  norm %.3f  lr %.3g  %.0f tokens/s  %s left%s",
+            b->terminal ? "\r\033[K" : "", (long long)p->step, (long long)p->total, p->epoch, p->loss, p->grad_norm,
+            p->learning_rate, p->tokens_per_second, left, !b->terminal || last ? "\n" : "");
+    fflush(stderr);
+}
+
+static void print_report(const tt_sft_report *r, const char *output)
+{
+    fprintf(stderr, "trained %lld steps, %lld tokens in %.1f s: %.0f tokens/s, mean loss %.4f\n", (long long)r->steps,
+            (long long)r->tokens, r->seconds, (double)r->tokens / r->seconds, r->train_loss);
+    fprintf(stderr, "memory of rank 0, MiB: planned");
+    for (int t = 0; t < TT_MEMORY_NUM_TERMS; t++)
+        fprintf(stderr, "%s %s %.1f", t ? "," : "", tt_memory_term_name((tt_memory_term)t),
+                (double)r->planned.bytes[t] / 1048576);
+    fprintf(stderr, ", sum %.1f; measured %.1f above the %.1f before the model was opened\n",
+            (double)r->planned.total / 1048576, (double)(r->measured - r->resident_before) / 1048576,
+            (double)r->resident_before / 1048576);
+    fprintf(stderr, "saved in %s\n", output);
+}
+
+static tt_status configure(int argc, char **argv, tt_config *c)
+{
+    TT_TRY(tt_config_init(c));
+    int first = 0;
+    if (argc > 0 && strncmp(argv[0], "--", 2) != 0) {
+        TT_TRY(tt_config_load(argv[0], c));
+        first = 1;
+    }
+    TT_TRY(tt_config_options(c, argc - first, argv + first));
+    return tt_config_resolve(c);
+}
+
+static tt_status print_help(tt_comm *comm)
+{
+    char *keys;
+    if (tt_comm_rank(comm) > 0) return TT_OK;
+    TT_TRY(tt_config_help(&keys));
+    printf("usage: [mpirun -n N] tartan sft [CONFIG.yaml] [--key value ...]\n\n"
+           "Fine-tunes a model on chat data. Keys are those of TRL's SFT script, in the file or on the command line, where\n"
+           "they win; mesh keys say how the model is spread over the ranks.\n\n%s",
+           keys);
+    free(keys);
+    return TT_OK;
+}
+
+static tt_status run(tt_comm *comm, const tt_command *self, int argc, char **argv)
+{
+    tt_config config;
+    tt_sft_report report;
+    bar b = {.terminal = isatty(2), .last_percent = -1};
+    (void)self;
+    for (int i = 0; i < argc; i++)
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) return print_help(comm);
+    tt_status status = tt_agree(tt_comm_world(comm), "configuration", configure(argc, argv, &config));
+    tt_sft_hooks hooks = {show, &b};
+    if (status == TT_OK && config.disable_tqdm == TT_FLAG_TRUE) hooks.progress = NULL;
+    if (status == TT_OK) status = tt_sft(comm, &config, &hooks, &report);
+    if (status == TT_OK && tt_comm_rank(comm) == 0) print_report(&report, config.output_dir);
+    tt_config_free(&config);
+    return status;
+}
+
+const tt_command tt_cmd_sft = {
+    .name = "sft",
+    .arguments = "CONFIG.yaml",
+    .summary = "fine-tune a model on chat data",
+    .run = run,
+};
