@@ -1,0 +1,273 @@
+/* Loading and saving whole models on meshes of ranks that are threads, and what is refused. */
+#include "support/test.h"
+
+#include "base/checked.h"
+#include "base/file.h"
+#include "train/engine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct job {
+    const char *from, *to;
+    int ep;
+    tt_dtype resident;
+    bool overwrite;
+    int64_t elements, bytes_read, bytes_written, total; /* over all ranks */
+} job;
+
+static tt_status load_and_save(tt_comm *comm, void *arg)
+{
+    job *j = arg;
+    tt_engine e;
+    tt_save_report saved;
+    tt_comm_set_timeout(comm, 60);
+    tt_engine_options o = {.folder = j->from, .mesh = {.ep_size = j->ep}, .ops = &tt_ops_ref, .resident = j->resident,
+                           .compute = j->resident, .moments = TT_F32, .threads = 1};
+    TT_TRY(tt_engine_open(comm, &o, &e));
+    tt_save_options s = {.source = &e.source, .config = e.config.source, .aux_folder = j->from, .overwrite = j->overwrite};
+    tt_status status = tt_save_model(j->to, e.shards, &s, &saved);
+    int64_t sums[] = {e.load.elements, e.load.bytes_read, saved.bytes_written};
+    if (status == TT_OK) status = tt_allreduce_i64(tt_comm_world(comm), "test", sums, 3);
+    if (tt_comm_rank(comm) == 0 && status == TT_OK) {
+        j->elements = sums[0], j->bytes_read = sums[1], j->bytes_written = sums[2];
+        j->total = tt_params_total(&e.table.params);
+    }
+    tt_engine_close(&e);
+    return status;
+}
+
+static void same_tensors(const char *a, const char *b)
+{
+    tt_st_folder x, y;
+    assert_ok(tt_st_open_folder(a, &x));
+    assert_ok(tt_st_open_folder(b, &y));
+    assert_int_equal(x.num_tensors, y.num_tensors);
+    assert_int_equal(x.num_files, y.num_files);
+    for (int64_t i = 0; i < x.num_tensors; i++) {
+        const tt_st_tensor *p = &x.tensors[i], *q = &y.tensors[i];
+        assert_string_equal(p->name, q->name);
+        assert_int_equal(p->dtype, q->dtype);
+        assert_string_equal(x.file_names[p->file], y.file_names[q->file]);
+        size_t n = (size_t)(p->end - p->begin);
+        assert_int_equal(n, q->end - q->begin);
+        char *u = malloc(2 * n + 1), *v = u + n;
+        assert_ok(tt_file_read_at(&x.files[p->file], p->begin, u, n));
+        assert_ok(tt_file_read_at(&y.files[q->file], q->begin, v, n));
+        if (memcmp(u, v, n) != 0) fail_msg("%s: '%s' differs from %s", b, p->name, a);
+        free(u);
+    }
+    tt_st_close(&x);
+    tt_st_close(&y);
+}
+
+static void untrained_weights_are_byte_identical(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"O1", "O1-sharded", "O2", "Q1", "Q1-bf16", "Q1-f16", "Q1-mixed", "Q2",
+                                         "G1", "G2", "G2-sharded"};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        for (int world = 1; world <= 4; world++)
+            for (int ep = 1; ep <= world; ep++) {
+                char from[200], to[1200];
+                /* Every mesh for a sharded, a mixed and a grouped model; the corners for the others. */
+                bool all = !strcmp(models[i], "O1-sharded") || !strcmp(models[i], "Q1-mixed") || !strcmp(models[i], "G2");
+                if (world % ep || (!all && world != ep * ep)) continue;
+                snprintf(from, sizeof from, "tests/fixtures/%s/model", models[i]);
+                snprintf(to, sizeof to, "%s/out", test_folder("model-files"));
+                job j = {.from = from, .to = to, .ep = ep, .resident = TT_F32};
+                assert_ok(tt_comm_run_threads(world, load_and_save, &j));
+                same_tensors(from, to);
+                /* Every element once: read by one rank, written by one rank. */
+                assert_int_equal(j.elements, j.total);
+                assert_int_equal(j.bytes_read, j.bytes_written);
+            }
+}
+
+static void bf16_weights_stay_bf16(void **state)
+{
+    (void)state;
+    char to[1200];
+    snprintf(to, sizeof to, "%s/out", test_folder("model-files"));
+    job j = {.from = "tests/fixtures/Q1-bf16/model", .to = to, .ep = 2, .resident = TT_BF16};
+    assert_ok(tt_comm_run_threads(2, load_and_save, &j));
+    same_tensors(j.from, to);
+}
+
+static void a_model_is_not_replaced_unasked(void **state)
+{
+    (void)state;
+    char to[1200], stale[1300];
+    snprintf(to, sizeof to, "%s/out", test_folder("model-files"));
+    job j = {.from = "tests/fixtures/O1-sharded/model", .to = to, .ep = 1, .resident = TT_F32};
+    assert_ok(tt_comm_run_threads(2, load_and_save, &j));
+    assert_error(tt_comm_run_threads(2, load_and_save, &j), TT_ECONFIG, "already holds a model");
+    same_tensors(j.from, to);
+    /* Replaced on request, by a model in one file: the old shards and their index go. */
+    job k = {.from = "tests/fixtures/O1/model", .to = to, .ep = 1, .resident = TT_F32, .overwrite = true};
+    assert_ok(tt_comm_run_threads(2, load_and_save, &k));
+    same_tensors(k.from, to);
+    snprintf(stale, sizeof stale, "%s/model.safetensors.index.json", to);
+    assert_false(tt_file_exists(stale));
+    snprintf(stale, sizeof stale, "%s/model-00001-of-00003.safetensors", to);
+    assert_false(tt_file_exists(stale));
+}
+
+/* --- refusals ------------------------------------------------------------------------------------------------ */
+
+/* A copy of O1 with its header changed: `from` replaced by `to` of the same length everywhere it stands. */
+static const char *altered_model(const char *from, const char *to)
+{
+    static char folder[1200];
+    char path[1300], *text;
+    size_t bytes;
+    assert_int_equal(strlen(from), strlen(to));
+    snprintf(folder, sizeof folder, "%s", test_folder("altered"));
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    assert_ok(tt_file_copy("tests/fixtures/O1/model/config.json", path));
+    assert_ok(tt_file_read_all("tests/fixtures/O1/model/model.safetensors", 1 << 20, &text, &bytes));
+    char *at = text + 8;
+    while ((at = memmem(at, bytes - (size_t)(at - text), from, strlen(from)))) memcpy(at, to, strlen(to));
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    assert_ok(tt_file_write_all(path, text, bytes));
+    free(text);
+    return folder;
+}
+
+static void what_does_not_fit_is_named(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *from, *to;
+        tt_status status;
+        const char *message;
+    } cases[] = {
+        {"\"model.norm.weight\"", "\"model.morn.weight\"", TT_EMISMATCH, "'model.norm.weight' is missing"},
+        {"experts.7.up_proj", "experts.9.up_proj", TT_EMISMATCH, "experts.7.up_proj.weight' is missing"},
+        {"\"lm_head.weight\":{\"dtype\":\"F32\",\"shape\":[96,32]", "\"lm_head.weight\":{\"dtype\":\"F32\",\"shape\":[32,96]",
+         TT_EMISMATCH, "'lm_head.weight' has shape [32, 96]"},
+        {"\"lm_head.weight\":{\"dtype\":\"F32\"", "\"lm_head.weight\":{\"dtype\":\"I32\"", TT_EMISMATCH, "has type I32"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        job j = {.from = altered_model(cases[i].from, cases[i].to), .to = "build/never", .ep = 1, .resident = TT_F32};
+        assert_error(tt_comm_run_threads(2, load_and_save, &j), cases[i].status, cases[i].message);
+    }
+}
+
+static void change_config(const char *folder, const char *key, json_t *value)
+{
+    char path[1300];
+    json_t *object;
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    assert_ok(tt_json_load(path, 1 << 20, &object));
+    if (value) json_object_set_new(object, key, value);
+    else json_object_del(object, key);
+    assert_ok(tt_json_save(path, object, false));
+    json_decref(object);
+}
+
+static void configurations_that_cannot_be_honoured(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *key, *value, *message;
+    } cases[] = {
+        {"model_type", "\"gpt9\"", "model_type gpt9 is not supported"},
+        {"hidden_act", "\"gelu\"", "key 'hidden_act' is \"gelu\""},
+        {"attention_dropout", "0.1", "key 'attention_dropout' is 0.1"},
+        {"rope_scaling", "{\"rope_type\":\"yarn\",\"factor\":4.0}", "key 'rope_type' is \"yarn\""},
+        {"rope_parameters", "{\"rope_type\":\"default\",\"rope_theta\":10000.0,\"factor\":2}", "unknown rotary parameter 'factor'"},
+        {"hidden_size", "\"32\"", "key 'hidden_size' is string"},
+        {"hidden_size", "-32", "key 'hidden_size' is -32"},
+        {"num_experts", "0", "number of experts"},
+        {"num_experts_per_tok", "9", "num_experts_per_tok"},
+        {"num_key_value_heads", "3", "num_key_value_heads"},
+        {"head_dim", "16", "head_dim must be hidden_size / num_attention_heads"},
+        {"num_hidden_layers", "100000000000", "num_hidden_layers"},
+        {"vocab_size", "9223372036854775807", "vocab_size"},
+        {"vocab_size", "1e300", "vocab_size"},
+        {"pad_token_id", "96", "pad_token_id 96"},
+        {"quantization_config", "{\"quant_method\":\"fp8\"}", "quantization_config"},
+        {"dtype", "\"int4\"", "dtype int4 is not supported"},
+        {"num_hidden_layers", "3", "'model.layers.2.input_layernorm.weight' is missing"},
+        {"num_hidden_layers", "1", "model.layers.1."},
+        {"tie_word_embeddings", "true", "differs from 'model.embed_tokens.weight'"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *folder = altered_model("x", "x");
+        change_config(folder, cases[i].key, json_loads(cases[i].value, JSON_DECODE_ANY, NULL));
+        job j = {.from = folder, .to = "build/never", .ep = 1, .resident = TT_F32};
+        tt_status status = tt_comm_run_threads(1, load_and_save, &j);
+        if (status == TT_OK) fail_msg("%s = %s was accepted", cases[i].key, cases[i].value);
+        if (!strstr(tt_error_text(), cases[i].message)) fail_msg("%s: %s", cases[i].key, tt_error_text());
+    }
+    const char *folder = altered_model("x", "x");
+    change_config(folder, "vocab_size", NULL);
+    job j = {.from = folder, .to = "build/never", .ep = 1, .resident = TT_F32};
+    assert_error(tt_comm_run_threads(1, load_and_save, &j), TT_EFORMAT, "key 'vocab_size' is missing");
+}
+
+/* --- random weights ------------------------------------------------------------------------------------------ */
+
+typedef struct init_job {
+    const char *to;
+    int ep;
+} init_job;
+
+static tt_status init_and_save(tt_comm *comm, void *arg)
+{
+    init_job *j = arg;
+    json_t *config;
+    tt_engine e;
+    tt_save_report saved;
+    TT_TRY(tt_json_load("tests/fixtures/G2/model/config.json", 1 << 20, &config));
+    tt_engine_options o = {.config = config, .init_seed = 5, .mesh = {.ep_size = j->ep}, .ops = &tt_ops_ref,
+                           .resident = TT_F32, .compute = TT_F32, .moments = TT_F32, .threads = 1};
+    tt_status status = tt_engine_open(comm, &o, &e);
+    tt_save_options s = {.config = config, .max_file_bytes = 100000, .overwrite = true};
+    if (status == TT_OK) status = tt_save_model(j->to, e.shards, &s, &saved);
+    tt_engine_close(&e);
+    json_decref(config);
+    return status;
+}
+
+static void random_weights_do_not_depend_on_the_mesh(void **state)
+{
+    (void)state;
+    char one[1200], other[1200];
+    snprintf(one, sizeof one, "%s/one", test_folder("init"));
+    snprintf(other, sizeof other, "%s", one);
+    strcpy(strrchr(other, '/'), "/other");
+    init_job j = {one, 1};
+    assert_ok(tt_comm_run_threads(1, init_and_save, &j));
+    for (int world = 2; world <= 4; world++) {
+        init_job k = {other, world};
+        assert_ok(tt_comm_run_threads(world, init_and_save, &k));
+        same_tensors(one, other);
+    }
+    tt_st_folder f;
+    assert_ok(tt_st_open_folder(one, &f));
+    assert_true(f.num_files > 3); /* cut at 100,000 bytes */
+    float row[48];
+    /* The row of the padding token, norms and biases as models.md says. */
+    assert_ok(tt_st_read(&f, tt_st_find(&f, "model.embed_tokens.weight"), 3 * 48, 48, TT_F32, row));
+    for (int i = 0; i < 48; i++) assert_true(row[i] == 0);
+    assert_ok(tt_st_read(&f, tt_st_find(&f, "model.norm.weight"), 0, 48, TT_F32, row));
+    for (int i = 0; i < 48; i++) assert_true(row[i] == 1);
+    tt_st_close(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(untrained_weights_are_byte_identical),
+        cmocka_unit_test(bf16_weights_stay_bf16),
+        cmocka_unit_test(a_model_is_not_replaced_unasked),
+        cmocka_unit_test(what_does_not_fit_is_named),
+        cmocka_unit_test(configurations_that_cannot_be_honoured),
+        cmocka_unit_test(random_weights_do_not_depend_on_the_mesh),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,177 @@
+/* certify on meshes of ranks that are threads: it passes where it should, its outputs are the fixtures', and it fails when
+ * the model that the mesh ran is not the one that the reference sees. */
+#include "support/test.h"
+
+#include "base/json.h"
+#include "checkpoint/safetensors.h"
+#include "train/certify.h"
+#include "train/certify_impl.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct job {
+    const char *model, *batch, *save;
+    int ep;
+    tt_certify_report report; /* of rank 0 */
+} job;
+
+static tt_status rank_main(tt_comm *comm, void *arg)
+{
+    job *j = arg;
+    tt_batch_file rows;
+    json_t *object;
+    tt_certify_report report;
+    tt_comm_set_timeout(comm, 60);
+    if (j->batch) {
+        TT_TRY(tt_json_load(j->batch, 1 << 20, &object));
+        tt_status status = tt_batch_file_read(object, j->batch, &rows);
+        json_decref(object);
+        TT_TRY(status);
+    } else {
+        TT_TRY(tt_certify_default_rows(j->model, tt_comm_size(comm), &rows));
+    }
+    tt_certify_options o = {
+        .model = j->model, .rows = &rows, .mesh = {.ep_size = j->ep}, .threads = 1, .save_outputs = j->save};
+    tt_status status = tt_certify(comm, &o, &report);
+    tt_batch_file_free(&rows);
+    if (status != TT_OK) return status;
+    if (tt_comm_rank(comm) == 0) j->report = report;
+    else tt_certify_report_free(&report);
+    return TT_OK;
+}
+
+static void passes_on_every_mesh(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"O1", "O2", "Q1", "Q2", "G1", "G2"};
+    for (size_t i = 0; i < 6; i++)
+        for (int world = 1; world <= 4; world++)
+            for (int ep = 1; ep <= world; ep++) {
+                char model[128];
+                if (world % ep) continue;
+                snprintf(model, sizeof model, "tests/fixtures/%s/model", models[i]);
+                job j = {.model = model, .ep = ep};
+                assert_ok(tt_comm_run_threads(world, rank_main, &j));
+                if (!j.report.passed || j.report.num_rows == 0 || j.report.choices == 0)
+                    fail_msg("%s on %d ranks, ep %d: %lld wrong gradients, %lld wrong choices, loss %g and %g", model, world,
+                             ep, (long long)j.report.bad_rows, (long long)j.report.wrong_choices, j.report.loss[0],
+                             j.report.loss[1]);
+                tt_certify_report_free(&j.report);
+            }
+}
+
+/* Tensor `name` of two files, element by element. */
+static void compare_tensor(const tt_st_folder *a, const tt_st_folder *b, const char *name, double tolerance, bool masked)
+{
+    const tt_st_tensor *x = tt_st_find(a, name), *y = tt_st_find(b, name);
+    assert_non_null(x);
+    assert_non_null(y);
+    int64_t n = (x->end - x->begin) / 4;
+    assert_int_equal(n, (y->end - y->begin) / 4);
+    float *p = malloc((size_t)n * 2 * sizeof *p), *q = p + n;
+    assert_ok(tt_st_read(a, x, 0, n, TT_F32, p));
+    assert_ok(tt_st_read(b, y, 0, n, TT_F32, q));
+    double difference = 0, norm = 0;
+    for (int64_t i = 0; i < n; i++) {
+        /* Row 1 of the fixtures' batch is padded from column 9 on: written as 0. */
+        if (masked && i / x->shape[2] >= 12 + 9) {
+            assert_true(p[i] == 0);
+            continue;
+        }
+        difference += pow((double)p[i] - q[i], 2);
+        norm += pow(q[i], 2);
+    }
+    if (!(sqrt(difference) <= tolerance * sqrt(norm) + 1e-7)) fail_msg("%s: %g of %g", name, sqrt(difference), sqrt(norm));
+    free(p);
+}
+
+static void outputs_are_the_fixtures(void **state)
+{
+    (void)state;
+    char save[1200];
+    for (int world = 1; world <= 3; world++) {
+        snprintf(save, sizeof save, "%s/out.safetensors", test_folder("certify"));
+        job j = {.model = "tests/fixtures/G2/model", .batch = "tests/fixtures/G2/batch.json", .save = save, .ep = world};
+        assert_ok(tt_comm_run_threads(world, rank_main, &j));
+        assert_true(j.report.passed);
+        assert_int_equal(j.report.targets, 17);
+        tt_certify_report_free(&j.report);
+        tt_st_folder ours, theirs;
+        assert_ok(tt_st_open_file(save, &ours));
+        assert_ok(tt_st_open_file("tests/fixtures/G2/expected.safetensors", &theirs));
+        compare_tensor(&ours, &theirs, "logits", 2e-5, true);
+        for (int64_t i = 0; i < ours.num_tensors; i++)
+            if (!strncmp(ours.tensors[i].name, "grad.", 5)) compare_tensor(&ours, &theirs, ours.tensors[i].name, 2e-5, false);
+        float loss;
+        assert_ok(tt_st_read(&ours, tt_st_find(&ours, "loss"), 0, 1, TT_F32, &loss));
+        assert_close(loss, 6.410163, 5e-6);
+        tt_st_close(&ours);
+        tt_st_close(&theirs);
+    }
+}
+
+/* The judge of choices alone: a replayed choice that the router would never make. */
+static void wrong_choices_are_seen(void **state)
+{
+    (void)state;
+    tt_comm *comm;
+    tt_certify_run run = {0};
+    tt_certify_report report = {0};
+    tt_certify_judge *judge;
+    tt_micro_result result;
+    int32_t ids[] = {3, 9, 27, 81, 5}, choices[2][5 * 2], *list[2] = {choices[0], choices[1]};
+    assert_ok(tt_comm_create_self(&comm));
+    tt_engine_options o = {.folder = "tests/fixtures/O1/model", .ops = &tt_ops_ref, .resident = TT_F32,
+                           .compute = TT_F32, .moments = TT_F32, .threads = 1};
+    assert_ok(tt_engine_open(comm, &o, &run.engine));
+    tt_batch_row row = {.length = 5, .ids = ids};
+    assert_ok(tt_batch_add(&run.batch, &row, 0, 96));
+    tt_micro record = {.batch = &run.batch, .record = list};
+    assert_ok(tt_model_micro_step(&run.engine.model, &record, &result));
+    run.choices = list;
+    for (int wrong = 0; wrong < 2; wrong++) {
+        report = (tt_certify_report){0};
+        if (wrong) { /* some other expert than the two chosen ones */
+            int32_t *c = &choices[1][2 * 3], other = 0;
+            while (other == c[0] || other == c[1]) other++;
+            c[1] = other;
+        }
+        assert_ok(tt_certify_judge_choices(&run, &report, &judge));
+        tt_micro replay = {.batch = &run.batch, .replay = (const int32_t *const *)list};
+        assert_ok(tt_model_micro_step(&run.engine.model, &replay, &result));
+        tt_certify_judge_end(&judge);
+        run.engine.model.tap = NULL;
+        assert_int_equal(report.choices, 2 * 5 * 2);
+        assert_int_equal(report.wrong_choices, wrong);
+        if (wrong) assert_string_equal(report.first_wrong, "layer 1, batch row 0, column 3");
+    }
+    tt_batch_free(&run.batch);
+    tt_engine_close(&run.engine);
+    tt_comm_destroy(&comm);
+}
+
+static void no_targets_is_refused(void **state)
+{
+    (void)state;
+    char path[1200];
+    snprintf(path, sizeof path, "%s/batch.json", test_folder("certify"));
+    FILE *f = fopen(path, "w");
+    fputs("{\"input_ids\": [[1, 2, 3]], \"labels\": [[-100, -100, -100]]}", f);
+    fclose(f);
+    job j = {.model = "tests/fixtures/O1/model", .batch = path, .ep = 1};
+    assert_error(tt_comm_run_threads(2, rank_main, &j), TT_EDATA, "no supervised target");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(passes_on_every_mesh),
+        cmocka_unit_test(outputs_are_the_fixtures),
+        cmocka_unit_test(wrong_choices_are_seen),
+        cmocka_unit_test(no_targets_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
