@@ -1,10 +1,12 @@
-/* bench_kernels.c - how fast the kernels of this machine are, beside the fastest plain product of the same run.
+/* bench_kernels.c - how fast the kernels of this machine are, beside the fastest plain product of the same
+ * run.
  *
  *   build/bench/bench_kernels [threads]
  *
- * Each line is the best of a few calls after a first one. A product of [M,K] and [K,N] counts 2 M N K operations;
- * attention counts what causality leaves: T (T+1)/2 pairs, forward 4 and backward 10 operations for each dimension of a
- * head. TARTAN_ISA caps the instruction set. Data are small random numbers, so that nothing is denormal.
+ * Each line is the best of a few calls after a first one. A product of [M,K] and [K,N] counts 2 M N K
+ * operations; attention counts what causality leaves: T (T+1)/2 pairs, forward 4 and backward 10 operations
+ * for each dimension of a head. TARTAN_ISA caps the instruction set. Data are small random numbers, so that
+ * nothing is denormal.
  */
 #include "kernels/ops.h"
 #include "base/rng.h"
@@ -71,8 +73,8 @@ typedef struct line {
 static line lines[MAX_LINES];
 static int num_lines;
 
-static void note(double rate, const char *unit, const char *format, const char *type, long long a, long long b,
-                 long long c)
+static void note(double rate, const char *unit, const char *format, const char *type, long long a,
+                 long long b, long long c)
 {
     line *l = &lines[num_lines++];
     snprintf(l->what, sizeof l->what, format, type, a, b, c);
@@ -85,21 +87,22 @@ static void bench_linear(tt_kernel *k, tt_dtype type, int64_t M, int64_t N, int6
     const tt_ops *ops = k->ops;
     const char *name = tt_dtype_name(type);
     double work = 2.0 * (double)M * (double)N * (double)K;
-    tt_mat x = matrix(type, M, K), dy = matrix(type, M, N), y = matrix(TT_F32, M, N), dx = matrix(TT_F32, M, K);
+    tt_mat x = matrix(type, M, K), dy = matrix(type, M, N), y = matrix(TT_F32, M, N),
+           dx = matrix(TT_F32, M, K);
     tt_mat dw = matrix(TT_F32, N, K), none = {0};
     tt_weight w = {.w = matrix(type, N, K)};
     void *packed;
-    note(work / SECONDS(must(ops->linear(k, x, &w, none, false, y))), "GF/s", "%-4s linear     %4lld x %lld x %lld",
-         name, M, N, K);
+    note(work / SECONDS(must(ops->linear(k, x, &w, none, false, y))), "GF/s",
+         "%-4s linear     %4lld x %lld x %lld", name, M, N, K);
     must(tt_alloc("bench", (int64_t)ops->pack_bytes(k, N, K, type, TT_PACK_FORWARD), 1, &packed));
     must(ops->pack(k, w.w, TT_PACK_FORWARD, packed));
     w.packed[TT_PACK_FORWARD] = packed;
     note(work / SECONDS(must(ops->linear(k, x, &w, none, false, y))), "GF/s",
          "%-4s   packed   %4lld x %lld x %lld", name, M, N, K);
-    note(work / SECONDS(must(ops->linear_dx(k, dy, &w, false, dx))), "GF/s", "%-4s linear_dx  %4lld x %lld x %lld",
+    note(work / SECONDS(must(ops->linear_dx(k, dy, &w, false, dx))), "GF/s",
+         "%-4s linear_dx  %4lld x %lld x %lld", name, M, N, K);
+    note(work / SECONDS(must(ops->linear_dw(k, dy, x, dw))), "GF/s", "%-4s linear_dw  %4lld x %lld x %lld",
          name, M, N, K);
-    note(work / SECONDS(must(ops->linear_dw(k, dy, x, dw))), "GF/s", "%-4s linear_dw  %4lld x %lld x %lld", name, M,
-         N, K);
     tt_mat all[] = {x, dy, y, dx, dw, w.w};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) tt_free(all[i].data);
     tt_free(packed);
@@ -144,7 +147,8 @@ static void bench_attention(tt_kernel *k, tt_dtype type, int64_t T)
     note(pairs * 4 * 128 / SECONDS(must(ops->attention(k, &s, &docs, m[0], m[1], m[2], m[3], lse))), "GF/s",
          "%-4s attention      T %4lld, 16 heads of 128", name, T, 0, 0);
     note(pairs * 10 * 128 /
-             SECONDS(must(ops->attention_back(k, &s, &docs, m[4], m[0], m[1], m[2], m[3], lse, m[5], m[6], m[7]))),
+             SECONDS(must(
+                 ops->attention_back(k, &s, &docs, m[4], m[0], m[1], m[2], m[3], lse, m[5], m[6], m[7]))),
          "GF/s", "%-4s attention_back T %4lld, 16 heads of 128", name, T, 0, 0);
     for (int i = 0; i < 8; i++) tt_free(m[i].data);
     tt_free(lse.data);
@@ -169,33 +173,37 @@ static void bench_update(tt_kernel *k, tt_dtype type)
 {
     int64_t n = 1 << 24;
     tt_adamw a = {1e-4, 0.9, 0.999, 1e-8, 0.1, 1.0, 10, 7, 0};
-    tt_mat p = matrix(type, 1, n), g = matrix(TT_F32, 1, n), m = matrix(TT_F32, 1, n), v = matrix(TT_F32, 1, n);
+    tt_mat p = matrix(type, 1, n), g = matrix(TT_F32, 1, n), m = matrix(TT_F32, 1, n),
+           v = matrix(TT_F32, 1, n);
     double size = type == TT_BF16 ? 2 : 4;
     k->ops->zero(k, v);
     note((double)n * (2 * size + 20) / SECONDS(k->ops->adamw(k, &a, p, g, m, v)), "GB/s",
          "%-4s adamw          %lld elements", tt_dtype_name(type), n, 0, 0);
-    note((double)n * 4 / SECONDS(k->ops->sum_squares(k, g)), "GB/s", "%-4s sum_squares    %lld elements", "F32", n, 0,
-         0);
-    note((double)n * 8 / SECONDS(k->ops->copy(k, g, m)), "GB/s", "%-4s copy           %lld elements", "F32", n, 0, 0);
+    note((double)n * 4 / SECONDS(k->ops->sum_squares(k, g)), "GB/s", "%-4s sum_squares    %lld elements",
+         "F32", n, 0, 0);
+    note((double)n * 8 / SECONDS(k->ops->copy(k, g, m)), "GB/s", "%-4s copy           %lld elements", "F32",
+         n, 0, 0);
     tt_free(p.data), tt_free(g.data), tt_free(m.data), tt_free(v.data);
 }
 
 static void bench_rows(tt_kernel *k)
 {
     enum { T = 2048, D = 2048 };
-    tt_mat x = matrix(TT_F32, T, D), y = matrix(TT_BF16, T, D), w = matrix(TT_F32, 1, D), dw = matrix(TT_F32, 1, D);
+    tt_mat x = matrix(TT_F32, T, D), y = matrix(TT_BF16, T, D), w = matrix(TT_F32, 1, D),
+           dw = matrix(TT_F32, 1, D);
     tt_mat b = matrix(TT_BF16, T, D), h = matrix(TT_BF16, T, D), rstd = matrix(TT_F32, 1, T);
     tt_mat e = matrix(TT_F32, 64, D), logits = matrix(TT_F32, T, 64);
     double n = (double)T * D;
-    note(n * 6 / SECONDS(k->ops->rmsnorm(k, x, w, 1e-5, y, rstd.data)), "GB/s", "%-4s rmsnorm        %lld x %lld",
-         "F32", T, D, 0);
+    note(n * 6 / SECONDS(k->ops->rmsnorm(k, x, w, 1e-5, y, rstd.data)), "GB/s",
+         "%-4s rmsnorm        %lld x %lld", "F32", T, D, 0);
     note(n * 14 / SECONDS(k->ops->rmsnorm_back(k, y, x, w, rstd.data, true, x, dw)), "GB/s",
          "%-4s rmsnorm_back   %lld x %lld", "F32", T, D, 0);
-    note(n * 6 / SECONDS(k->ops->swiglu(k, y, b, h)), "GB/s", "%-4s swiglu         %lld x %lld", "BF16", T, D, 0);
+    note(n * 6 / SECONDS(k->ops->swiglu(k, y, b, h)), "GB/s", "%-4s swiglu         %lld x %lld", "BF16", T, D,
+         0);
     note(n * 12 / SECONDS(k->ops->swiglu_back(k, h, y, b, NULL, NULL, y, b, h)), "GB/s",
          "%-4s swiglu_back    %lld x %lld", "BF16", T, D, 0);
-    note(n * 2 * 64 / SECONDS(k->ops->router_logits(k, x, e, logits)), "GF/s", "%-4s router_logits  %lld x 64 x %lld",
-         "F32", T, D, 0);
+    note(n * 2 * 64 / SECONDS(k->ops->router_logits(k, x, e, logits)), "GF/s",
+         "%-4s router_logits  %lld x 64 x %lld", "F32", T, D, 0);
     tt_mat all[] = {x, y, w, dw, b, h, rstd, e, logits};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) tt_free(all[i].data);
 }

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-static const tt_ops *const backends[] = {&tt_ops_ref, &tt_ops_ref_f64, &tt_ops_alt};
+static const tt_ops *const backends[] = {&tt_ops_ref, &tt_ops_ref_f64, &tt_ops_alt, &tt_ops_cpu};
 enum { NUM_BACKENDS = sizeof backends / sizeof *backends };
 
 static kernel_rig *rig(const tt_ops *ops)

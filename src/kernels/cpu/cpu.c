@@ -10,8 +10,8 @@ static tt_cpu_isa widest(void)
 {
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl"))
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
         return TT_CPU_AVX512;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return TT_CPU_AVX2;
 #endif
@@ -28,7 +28,8 @@ static tt_status choose_isa(tt_cpu_isa *out)
             if (i < *out) *out = i;
             return TT_OK;
         }
-    return tt_error_set(TT_ECONFIG, "TARTAN_ISA is \"%s\"; it may be avx512, avx2 or base, or not be set", cap);
+    return tt_error_set(TT_ECONFIG, "TARTAN_ISA is \"%s\"; it may be avx512, avx2 or base, or not be set",
+                        cap);
 }
 
 static tt_status open_cpu(tt_kernel *k)
