@@ -63,7 +63,15 @@ tests: $(TEST_BINS) $(BUILD)/check/tartan
 benches: $(BENCH_BINS)
 examples: $(EXAMPLE_BINS)
 
-# Kernels are compiled once per instruction set, chosen at run time (src/kernels/cpu/isa.h).
+# Kernels are compiled once per instruction set, chosen at run time (src/kernels/cpu/cpu.c). Their sums of products are
+# meant to be multiply-adds, so these files contract; -O3 for their short inner loops.
+KERNEL_FLAGS := -O3 -ffp-contract=fast
+FLAGS_src/kernels/cpu/simd_base   := $(KERNEL_FLAGS)
+ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine)),)
+  FLAGS_src/kernels/cpu/simd_avx2   := $(KERNEL_FLAGS) -mavx2 -mfma
+  FLAGS_src/kernels/cpu/simd_avx512 := $(KERNEL_FLAGS) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mprefer-vector-width=512
+endif
+
 $(BUILD)/obj/%.o: %.c
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(TT_CFLAGS) $(FLAGS_$*) -MMD -MP -c $< -o $@

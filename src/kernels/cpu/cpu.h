@@ -1,0 +1,28 @@
+/* cpu.h - what the files of this folder share.
+ *
+ * The table. tt_kernel_create calls open, which fills a table in k->state - the reference's entries, over
+ * them those of the widest instruction set that the machine has and TARTAN_ISA allows - and points k->ops at
+ * it. Calls go through k->ops; tt_ops_cpu itself says only what the backend is and how to open it.
+ */
+#ifndef TT_KERNELS_CPU_CPU_H
+#define TT_KERNELS_CPU_CPU_H
+
+#include "kernels/ops.h"
+
+typedef enum tt_cpu_isa { TT_CPU_BASE, TT_CPU_AVX2, TT_CPU_AVX512 } tt_cpu_isa;
+
+typedef struct tt_cpu {
+    tt_ops ops;
+    tt_cpu_isa isa;
+} tt_cpu;
+
+/* Put the ops that are compiled for one instruction set over those of a complete table. */
+void tt_cpu_base_fill(tt_ops *ops);
+void tt_cpu_avx2_fill(tt_ops *ops);
+void tt_cpu_avx512_fill(tt_ops *ops);
+
+/* Put ops over the reference's that run the reference on blocks of rows, by all threads: what is small beside
+ * the products (routing, tables of angles), and has no tie between rows. */
+void tt_cpu_rows_fill(tt_ops *ops);
+
+#endif

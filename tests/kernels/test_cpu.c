@@ -1,0 +1,387 @@
+/* The backend for this machine against the reference: every op, on every instruction set that the machine
+ * has, with operands in F32 and BF16, on sizes around the pieces that it works in, with one and several
+ * threads. Cases: tests/support/kernel_cases.c, and larger ones of the same kinds below. */
+#include "support/test.h"
+#include "support/kernel_cases.h"
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/element.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const isas[] = {"base", "avx2", "avx512"};
+enum { NUM_ISAS = 3 };
+
+/* The cap that the environment sets for a run of all tests, as contexts are created under it. */
+static void cap(const char *isa)
+{
+    assert_int_equal(setenv("TARTAN_ISA", isa, 1), 0);
+}
+
+/* Instruction sets up to the machine's own: a cap above it gives what a lower one gave. */
+static int num_isas(void)
+{
+    tt_kernel *k;
+    assert_int_equal(unsetenv("TARTAN_ISA"), 0);
+    assert_ok(tt_kernel_create(&tt_ops_cpu, 1, &k));
+    int num = (int)((const tt_cpu *)k->state)->isa + 1;
+    tt_kernel_destroy(&k);
+    return num;
+}
+
+/* Cases of the common list in sizes that fill tiles of 14 x 32, 6 x 16 and 6 x 8, depths of 256, blocks of
+ * 56, 128 and 8192, and that are worth several threads. */
+typedef struct larger {
+    const char *like;
+    int64_t size[6];
+    int64_t terms;
+} larger;
+
+static const larger larger_cases[] = {
+    {"linear, bias", {14, 256, 32}, 256},
+    {"linear, bias", {15, 257, 33}, 257},
+    {"linear, bias", {13, 255, 31}, 255},
+    {"linear, accumulate", {225, 530, 70}, 530},
+    {"linear, small", {97, 64, 513}, 513},
+    {"linear, small", {1, 1, 1}, 1},
+    {"linear, deep", {6, 700, 130}, 700},
+    {"grouped, accumulate", {300, 70, 90, 7}, 300},
+    {"grouped, empty groups", {29, 33, 65, 9}, 65},
+    {"elementwise", {5, 16385}, 2},
+    {"elementwise", {900, 33}, 2},
+    {"rmsnorm", {130, 515, 0}, 515},
+    {"rmsnorm, wide", {3, 5000, 0}, 5000},
+    {"rmsnorm, per head", {70, 64, 9}, 630},
+    {"rmsnorm, accumulate", {300, 33, 0}, 300},
+    {"rope", {90, 9, 66, 34}, 2},
+    {"rope, interleaved", {90, 9, 66, 34}, 2},
+    {"clamp", {10, 9000}, 1},
+    {"swiglu, gated", {40, 700}, 700},
+    {"swiglu, gated and in place", {77, 129}, 129},
+    {"embed", {200, 9, 515}, 200},
+    {"gather and sum of rows", {9, 100, 515}, 100},
+    {"combine", {70, 5, 257}, 5},
+    {"router logits", {100, 600, 65}, 600},
+    {"router softmax, normalised", {100, 64, 8}, 64},
+    {"router sigmoid, groups", {100, 64, 8, 8, 3}, 64},
+    {"balance loss", {100, 64, 8}, 100},
+    {"attention", {300, 2, 2, 64, 64, 0}, 600},
+    {"attention, grouped queries", {270, 8, 2, 33, 17, 0}, 1100},
+    {"attention, grouped queries", {140, 12, 1, 8, 8, 0}, 1700},
+    {"attention, window", {400, 3, 1, 16, 40, 150}, 1200},
+    {"attention", {140, 1, 1, 300, 260, 0}, 600},
+    {"cross entropy", {300, 1030}, 1030},
+    {"cross entropy, in place", {13, 4999}, 4999},
+    {"update", {20001}, 20001},
+    {"update, bf16", {20001}, 20001},
+};
+enum { NUM_LARGER = sizeof larger_cases / sizeof *larger_cases };
+
+static kernel_case case_of(int i)
+{
+    if (i < num_kernel_cases) return kernel_cases[i];
+    const larger *l = &larger_cases[i - num_kernel_cases];
+    const kernel_case *c = kernel_cases;
+    while (strcmp(c->name, l->like) != 0) c++;
+    kernel_case made = *c;
+    memcpy(made.size, l->size, sizeof made.size);
+    made.terms = l->terms;
+    return made;
+}
+
+static void run(kernel_rig *r)
+{
+    kernel_rig_forward(r);
+    if (r->c->backward) kernel_rig_backward(r);
+    kernel_rig_check_guards(r);
+}
+
+/* --- against the reference
+ * --------------------------------------------------------------------------------------- */
+
+static double largest(tt_mat m)
+{
+    double size = 0;
+    for (int64_t i = 0; i < m.rows; i++)
+        for (int64_t j = 0; j < m.cols; j++) size = fmax(size, fabs(kernel_get(m, i, j)));
+    return size;
+}
+
+/* A float sum of n terms lies within n eps/2 sum |terms| of the sum in double. Measured against the largest
+ * element of the tensor, since what cancels in one does not in another; 8 more for the functions in it. The
+ * gradient of attention is made of differences dp - <dO, O> between numbers of about 1, which may cancel
+ * everywhere (a window of one). An element of BF16 may round the other way besides: one place, at most 2^-7
+ * of it. */
+static void compare(const kernel_rig *got, tt_mat x, tt_mat y, const char *isa, const char *what, int i)
+{
+    double eps = FLT_EPSILON * (double)(got->c->terms + 8) + (x.dtype == TT_BF16 ? 0x1p-7 : 0);
+    double tolerance = eps * fmax(largest(y), strncmp(got->c->name, "attention", 9) == 0 ? 1 : 1e-3);
+    for (int64_t row = 0; row < x.rows; row++)
+        for (int64_t col = 0; col < x.cols; col++) {
+            double p = kernel_get(x, row, col), q = kernel_get(y, row, col);
+            if (!(fabs(p - q) <= tolerance))
+                fail_msg("%s (%lld, %lld, %lld), %s, %s, %d threads: %s %d at [%lld,%lld] is %.9g, not %.9g "
+                         "(tolerance %.2g)",
+                         got->c->name, (long long)got->c->size[0], (long long)got->c->size[1],
+                         (long long)got->c->size[2], isa, tt_dtype_name(got->compute), got->k->threads, what,
+                         i, (long long)row, (long long)col, p, q, tolerance);
+        }
+}
+
+static void compare_all(const kernel_rig *got, const kernel_rig *expected, const char *isa)
+{
+    for (int i = 0; i < got->num_out; i++) compare(got, got->out[i], expected->out[i], isa, "output", i);
+    for (int i = 0; i < got->num_in; i++)
+        if (got->din[i].data) compare(got, got->din[i], expected->din[i], isa, "gradient", i);
+}
+
+static void every_op_matches_the_reference(void **state)
+{
+    (void)state;
+    static const tt_dtype types[] = {TT_F32, TT_BF16};
+    int levels = num_isas();
+    for (int i = 0; i < num_kernel_cases + NUM_LARGER; i++)
+        for (int t = 0; t < 2; t++) {
+            kernel_case c = case_of(i);
+            kernel_rig *expected = kernel_rig_create(&c, &tt_ops_ref, types[t], 1);
+            run(expected);
+            for (int level = 0; level < levels; level++) {
+                cap(isas[level]);
+                kernel_rig *got = kernel_rig_create(&c, &tt_ops_cpu, types[t], 1 + level);
+                run(got);
+                compare_all(got, expected, isas[level]);
+                kernel_rig_destroy(&got);
+            }
+            kernel_rig_destroy(&expected);
+        }
+    print_message("# %d cases, %d instruction sets, 2 types of operands\n", num_kernel_cases + NUM_LARGER,
+                  levels);
+}
+
+/* --- bits
+ * -------------------------------------------------------------------------------------------------------- */
+
+static void expect_same_bits(tt_mat a, tt_mat b, const kernel_case *c, const char *what)
+{
+    for (int64_t i = 0; i < a.rows; i++)
+        if (memcmp(tt_mat_row(a, i), tt_mat_row(b, i), (size_t)a.cols * tt_dtype_size(a.dtype)) != 0)
+            fail_msg("%s (%lld, %lld, %lld): %s: row %lld differs", c->name, (long long)c->size[0],
+                     (long long)c->size[1], (long long)c->size[2], what, (long long)i);
+}
+
+/* The same call twice, the second time through memory that was used before: the same bits. Another number of
+ * threads: also, which is more than ops.h asks for; only the backward pass of attention, which may cut a
+ * group of heads into parts, depends on it. */
+static void bits_are_those_of_one_thread(void **state)
+{
+    (void)state;
+    int levels = num_isas();
+    cap(isas[levels - 1]);
+    for (int i = num_kernel_cases; i < num_kernel_cases + NUM_LARGER; i++) {
+        kernel_case c = case_of(i);
+        bool attention = strncmp(c.name, "attention", 9) == 0;
+        kernel_rig *first = kernel_rig_create(&c, &tt_ops_cpu, TT_BF16, 1);
+        kernel_rig *again = kernel_rig_create(&c, &tt_ops_cpu, TT_BF16, 1);
+        int threads[] = {1, 2, 3, 3};
+        run(first);
+        for (int n = 0; n < 4; n++) {
+            again->k->threads = threads[n];
+            run(again);
+            for (int o = 0; o < again->num_out; o++)
+                expect_same_bits(again->out[o], first->out[o], &c, "output");
+            if (attention && n > 0 && threads[n] != threads[n - 1]) {
+                first->k->threads = threads[n];
+                run(first);
+            }
+            for (int o = 0; o < again->num_in; o++)
+                if (again->din[o].data) expect_same_bits(again->din[o], first->din[o], &c, "gradient");
+        }
+        kernel_rig_destroy(&first);
+        kernel_rig_destroy(&again);
+    }
+}
+
+/* --- products
+ * ---------------------------------------------------------------------------------------------------- */
+
+static kernel_rig *rig(int threads)
+{
+    static const kernel_case none = {.name = "products"};
+    return kernel_rig_create(&none, &tt_ops_cpu, TT_BF16, threads);
+}
+
+/* The packed copy of a weight; NULL when the backend takes none. */
+static void *packed_copy(kernel_rig *r, tt_mat w, tt_pack_side side)
+{
+    size_t bytes = r->k->ops->pack_bytes(r->k, w.rows, w.cols, w.dtype, side);
+    if (bytes == 0) return NULL;
+    tt_mat room = kernel_rig_mat(r, TT_U8, 1, (int64_t)bytes, false);
+    void *aligned;
+    assert_ok(tt_alloc("packed", (int64_t)bytes, 1, &aligned));
+    memset(aligned, 0xFF, bytes);
+    assert_ok(r->k->ops->pack(r->k, w, side, room.data));
+    assert_ok(r->k->ops->pack(r->k, w, side, aligned));
+    /* The same at any alignment, and every byte written: guards stand behind `room`. */
+    assert_memory_equal(room.data, aligned, bytes);
+    tt_free(aligned);
+    return room.data;
+}
+
+/* Packed or not, few rows or many: an element is the same chain of multiply-adds. */
+static void packing_and_position_change_no_bit(void **state)
+{
+    (void)state;
+    static const int64_t shapes[][3] = {{1, 1, 1}, {40, 300, 70}, {230, 257, 65}, {5, 16, 32}};
+    int levels = num_isas();
+    for (int level = 0; level < levels; level++)
+        for (int s = 0; s < 4; s++)
+            for (int t = 0; t < 2; t++) {
+                cap(isas[level]);
+                int64_t T = shapes[s][0], K = shapes[s][1], N = shapes[s][2];
+                tt_dtype type = t ? TT_BF16 : TT_F32;
+                kernel_rig *r = rig(2);
+                tt_mat x = kernel_rig_fill(r, kernel_rig_mat(r, type, T, K, true), 0, 1);
+                tt_mat b = kernel_rig_fill(r, kernel_rig_mat(r, TT_F32, 1, N, true), 0, 1);
+                tt_mat y = kernel_rig_mat(r, type, T, N, true), z = kernel_rig_mat(r, type, T, N, true);
+                tt_weight w = {.w = kernel_rig_fill(r, kernel_rig_mat(r, type, N, K, true), 0, 1)};
+                assert_ok(r->k->ops->linear(r->k, x, &w, b, false, y));
+                for (int side = 0; side < TT_NUM_PACK_SIDES; side++)
+                    w.packed[side] = packed_copy(r, w.w, (tt_pack_side)side);
+                assert_ok(r->k->ops->linear(r->k, x, &w, b, false, z));
+                expect_same_bits(y, z, r->c, "packed weight");
+                for (int64_t i = 0; i < T; i += 37) {
+                    tt_mat row = tt_mat_rows(z, i, i + 1);
+                    kernel_set_all(row, (double)NAN);
+                    assert_ok(r->k->ops->linear(r->k, tt_mat_rows(x, i, i + 1), &w, b, false, row));
+                }
+                expect_same_bits(y, z, r->c, "a row alone");
+                kernel_rig_check_guards(r);
+                kernel_rig_destroy(&r);
+            }
+}
+
+/* Integers up to 3, whose sums of 300 products a float holds exactly: any order of any instruction set gives
+ * the same, in float; and BF16 results are those, rounded once, also when they are added to what was there.
+ */
+static void small_integers_are_exact(void **state)
+{
+    (void)state;
+    enum { T = 61, K = 300, N = 45 };
+    int levels = num_isas();
+    for (int level = 0; level < levels; level++) {
+        cap(isas[level]);
+        kernel_rig *r = rig(3);
+        tt_mat x = kernel_rig_mat(r, TT_BF16, T, K, true), w = kernel_rig_mat(r, TT_BF16, N, K, true);
+        tt_mat y = kernel_rig_mat(r, TT_F32, T, N, true), z = kernel_rig_mat(r, TT_BF16, T, N, true);
+        for (int64_t j = 0; j < K; j++) {
+            for (int64_t i = 0; i < T; i++) kernel_set(x, i, j, (double)((i * 5 + j * 3) % 7 - 3));
+            for (int64_t i = 0; i < N; i++) kernel_set(w, i, j, (double)((i * i + j) % 7 - 3));
+        }
+        kernel_set_all(z, 2);
+        tt_weight weight = {.w = w};
+        assert_ok(r->k->ops->linear(r->k, x, &weight, (tt_mat){0}, false, y));
+        assert_ok(r->k->ops->linear(r->k, x, &weight, (tt_mat){0}, true, z));
+        for (int64_t i = 0; i < T; i++)
+            for (int64_t n = 0; n < N; n++) {
+                double sum = 0;
+                for (int64_t j = 0; j < K; j++) sum += kernel_get(x, i, j) * kernel_get(w, n, j);
+                assert_close(kernel_get(y, i, n), sum, 0);
+                assert_close(kernel_get(z, i, n), (double)tt_bf16_to_f32(tt_f32_to_bf16((float)(sum + 2))),
+                             0);
+            }
+        kernel_rig_destroy(&r);
+    }
+}
+
+/* --- functions, rounding, configuration
+ * -------------------------------------------------------------------------- */
+
+/* silu(x) = x / (1 + exp(-x)) with exp to 2 places (4 eps/2 with the division and two products): 4 eps of it.
+ * Where exp(-x) passes 2^126 and float's range ends, silu is below 1e-35 and counts as 0. */
+static void exp_is_accurate(void **state)
+{
+    (void)state;
+    enum { N = 40001 };
+    int levels = num_isas();
+    for (int level = 0; level < levels; level++) {
+        cap(isas[level]);
+        kernel_rig *r = rig(1);
+        tt_mat a = kernel_rig_mat(r, TT_F32, 1, N, false), one = kernel_rig_mat(r, TT_F32, 1, N, false);
+        tt_mat h = kernel_rig_mat(r, TT_F32, 1, N, false);
+        for (int i = 0; i < N; i++)
+            ((float *)a.data)[i] = (float)(i - N / 2) * 0.0053f, ((float *)one.data)[i] = 1;
+        ((float *)a.data)[0] = -INFINITY; /* a sum of NaN and 0 in the formula itself */
+        ((float *)a.data)[1] = NAN;
+        ((float *)a.data)[2] = -1e30f;
+        r->k->ops->swiglu(r->k, a, one, h);
+        assert_true(isnan(((float *)h.data)[1]));
+        assert_close((double)((float *)h.data)[2], 0, 1e-7);
+        for (int i = 3; i < N; i++) {
+            double x = (double)((float *)a.data)[i], expected = x / (1 + exp(-x));
+            assert_close((double)((float *)h.data)[i], expected, 4 * FLT_EPSILON * fabs(expected) + 1e-35);
+        }
+        kernel_rig_destroy(&r);
+    }
+}
+
+/* p - lr g is exact here, so the rounding is all there is: the rule of kernels/element.h, bit for bit,
+ * whatever the place in the call, the chunk and the thread. */
+static void stochastic_rounding_is_the_common_rule(void **state)
+{
+    (void)state;
+    enum { N = 20003 };
+    int levels = num_isas();
+    for (int level = 0; level < levels; level++)
+        for (int64_t first = 0; first < 6; first++) {
+            cap(isas[level]);
+            kernel_rig *r = rig(3);
+            tt_mat p = kernel_rig_mat(r, TT_BF16, 1, N, true), g = kernel_rig_mat(r, TT_F32, 1, N, true);
+            float exact[N];
+            uint16_t expected[N];
+            for (int i = 0; i < N; i++) {
+                double was = 1 + (double)(i % 50) / 128;
+                kernel_set(p, 0, i, was);
+                kernel_set(g, 0, i, (double)(i % 101));
+                exact[i] = (float)(was - (double)(i % 101) * 0x1p-12);
+            }
+            tt_adamw a = {
+                .lr = 0x1p-12, .clip = 1, .step = 1, .key = 0x123456789ABCDEFu, .first = first << 33 | first};
+            tt_bf16_store_stochastic(expected, exact, a.key, a.first, N);
+            r->k->ops->sgd(r->k, &a, p, g);
+            assert_memory_equal(p.data, expected, sizeof expected);
+            kernel_rig_check_guards(r);
+            kernel_rig_destroy(&r);
+        }
+}
+
+static void unknown_instruction_sets_are_refused(void **state)
+{
+    (void)state;
+    tt_kernel *k;
+    cap("avx1024");
+    assert_error(tt_kernel_create(&tt_ops_cpu, 1, &k), TT_ECONFIG, "avx1024");
+    assert_null(k);
+    cap("avx2");
+    assert_ok(tt_kernel_create(&tt_ops_cpu, 1, &k));
+    assert_true(((const tt_cpu *)k->state)->isa <= TT_CPU_AVX2);
+    assert_string_equal(k->ops->name, "cpu");
+    tt_kernel_destroy(&k);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_op_matches_the_reference),
+        cmocka_unit_test(bits_are_those_of_one_thread),
+        cmocka_unit_test(packing_and_position_change_no_bit),
+        cmocka_unit_test(small_integers_are_exact),
+        cmocka_unit_test(exp_is_accurate),
+        cmocka_unit_test(stochastic_rounding_is_the_common_rule),
+        cmocka_unit_test(unknown_instruction_sets_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
