@@ -309,7 +309,7 @@ static void add_meshes(const char *id, const tt_ops *ops)
 
 int main(void)
 {
-    static const tt_ops *const tables[] = {&tt_ops_ref};
+    static const tt_ops *const tables[] = {&tt_ops_ref, &tt_ops_cpu};
     for (size_t t = 0; t < sizeof tables / sizeof *tables; t++) {
         for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
             add("outputs", check_outputs, (fixture_run){.id = ids[i], .ops = tables[t], .world = 1, .ep = 1});
