@@ -22,8 +22,9 @@ extern "C" {
 typedef struct tt_tokenizer tt_tokenizer;
 
 /* Token ids with the range of the text that each came from. begin/end are byte offsets into the text, on
- * character borders: all pieces of a split character report the whole character, and a post-processor with
- * trim_offsets takes white space off, as the common library reports them (there in code points). */
+ * character borders: all pieces of a split character report the whole character, a letter that a normalizer composed
+ * reports its base letter, and a post-processor with trim_offsets takes white space off, as the common library
+ * reports them (there in code points). Tokens that a template added report [0, 0). */
 typedef struct tt_encoding {
     int64_t count, capacity;
     int32_t *ids;
@@ -32,7 +33,8 @@ typedef struct tt_encoding {
 } tt_encoding;
 
 /* tt_tokenizer_load - from a folder with tokenizer.json and, if present, tokenizer_config.json and
- * chat_template.jinja (which wins over the template in the configuration).
+ * chat_template.jinja (which wins over the templates in the configuration; its companion for tools is
+ * additional_chat_templates/tool_use.jinja).
  * *out is owned by the caller. Local. Errors: TT_EIO, TT_EFORMAT with file, component and remedy. */
 tt_status tt_tokenizer_load(const char *folder, tt_tokenizer **out);
 void tt_tokenizer_destroy(tt_tokenizer **t);
@@ -46,6 +48,7 @@ tt_status tt_tokenizer_encode(const tt_tokenizer *t, const char *text, size_t by
 void tt_encoding_free(tt_encoding *e);
 
 /* tt_tokenizer_decode - ids to text; each maximal invalid UTF-8 part becomes one U+FFFD.
+ * Added tokens give their content as the file spells it, whatever the normalizer would make of it.
  * Unknown ids are TT_EDATA. *text is owned (free), NUL-terminated beyond *bytes. Local. */
 tt_status tt_tokenizer_decode(const tt_tokenizer *t, const int32_t *ids, int64_t count, bool skip_special,
                               char **text, size_t *bytes);
