@@ -154,14 +154,14 @@ static tt_status row_messages(const tt_preparer *p, json_t *row, const char *whe
 
 /* --- labels --------------------------------------------------------------------------------------------- */
 
+/* Tokens and spans are in order, and the spans disjoint: a token wholly before one span is before all later.
+ */
 int64_t tt_label_spans(const tt_encoding *e, const tt_rendering *r, int32_t *labels)
 {
     int64_t first = 0, set = 0;
     for (int64_t i = 0; i < e->count; i++) labels[i] = TT_IGNORE;
     for (int64_t k = 0; k < r->num_spans; k++) {
         int64_t begin = r->spans[k].begin, end = r->spans[k].end;
-        /* Spans come in order of their ends, so only a nested one can begin before its predecessor. */
-        if (k > 0 && begin < r->spans[k - 1].begin) first = 0;
         while (first < e->count && e->end[first] <= begin) first++;
         for (int64_t i = first; i < e->count && e->begin[i] < end; i++) {
             if (e->end[i] <= begin) continue;

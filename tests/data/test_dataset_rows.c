@@ -523,7 +523,7 @@ static void an_open_end_is_reported(void **state)
     p.template_source =
         "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}<|im_end|>{% endfor %}";
     tt_dataset *d = load_ok(CHAT, &p);
-    assert_string_equal(tt_dataset_report(d)->open_end, "ummy");
+    assert_string_equal(tt_dataset_report(d)->open_end, "y");
     tt_dataset_destroy(&d);
     p.template_source = "{% for m in messages %}{% generation %}{{ m.content }}<|im_end|>\n \n{% "
                         "endgeneration %}{% endfor %}";
@@ -531,7 +531,7 @@ static void an_open_end_is_reported(void **state)
     assert_null(tt_dataset_report(d)->open_end);
     tt_dataset_destroy(&d);
     p.template_source = "{% if messages|length > 2 %}{{ raise_exception('two only') }}{% endif %}"
-                        "{% generation %}{{ messages[1].content }}{% endgeneration %}x";
+                        "x {% generation %}{{ messages[1].content }}{% endgeneration %}";
     d = load_ok(CHAT, &p);
     assert_null(tt_dataset_report(d)->open_end);
     tt_dataset_destroy(&d);
