@@ -209,33 +209,33 @@ tt_status tt_save_copy_aux(const char *from, const char *to)
 }
 
 /* Files of a model that stood here before and that the new one does not replace. */
-static tt_status remove_old(const char *folder, const tt_st_plan *files)
+static void remove_stale(const char *folder, const tt_st_folder *old, const tt_st_plan *files)
 {
-    tt_st_folder old;
     char path[4096];
-    if (tt_st_open_folder(folder, &old) != TT_OK) return TT_OK; /* nothing readable: nothing to clean */
-    for (int i = 0; i < old.num_files; i++) {
+    for (int i = 0; i < old->num_files; i++) {
         bool kept = false;
-        for (int j = 0; j < files->num_files; j++) kept |= strcmp(old.file_names[i], files->file_names[j]) == 0;
-        if (kept || tt_path_join(path, sizeof path, folder, old.file_names[i]) != TT_OK) continue;
-        unlink(path);
+        for (int j = 0; j < files->num_files; j++) kept |= strcmp(old->file_names[i], files->file_names[j]) == 0;
+        if (!kept && tt_path_join(path, sizeof path, folder, old->file_names[i]) == TT_OK) unlink(path);
     }
-    bool stale_index = old.sharded && files->num_files == 1;
-    tt_st_close(&old);
-    TT_TRY(tt_path_join(path, sizeof path, folder, "model.safetensors.index.json"));
-    if (stale_index) unlink(path);
-    return TT_OK;
 }
 
-/* Rank 0, after all ranges are on the disk. Small files first, then the weights, the index last. */
+/* Rank 0, after all ranges are on the disk. An index that would name files of two models goes first and the new one comes
+ * last: whoever looks in between finds a folder that does not load, never one that loads a mixture. One file that replaces
+ * one file needs no such care: the rename does it. */
 static tt_status finish_folder(const char *folder, const plan *p, const tt_save_options *o)
 {
     char path[4096];
     if (o->aux_folder) TT_TRY(tt_save_copy_aux(o->aux_folder, folder));
     TT_TRY(tt_path_join(path, sizeof path, folder, "config.json"));
     if (o->config) TT_TRY(tt_json_save(path, o->config, false));
-    if (o->overwrite) TT_TRY(remove_old(folder, &p->files));
-    TT_TRY(publish(folder, &p->files));
+    tt_st_folder old = {0};
+    bool replaces = o->overwrite && tt_st_open_folder(folder, &old) == TT_OK;
+    TT_TRY(tt_path_join(path, sizeof path, folder, TT_ST_INDEX_FILE));
+    if (o->overwrite) unlink(path);
+    tt_status status = publish(folder, &p->files);
+    if (status == TT_OK && replaces) remove_stale(folder, &old, &p->files);
+    tt_st_close(&old);
+    TT_TRY(status);
     if (p->files.num_files > 1) {
         const json_t *extra = o->source ? o->source->folder.index_metadata : NULL;
         TT_TRY(tt_st_write_index(folder, &p->files, p->items, p->num, extra));

@@ -59,6 +59,12 @@ int64_t tt_read_int_alias(tt_config_reader *r, const char *key, const char *alia
     return tt_read_int(r, first || !second ? key : alias, fallback);
 }
 
+int64_t tt_read_kv_heads(tt_config_reader *r, int64_t heads, int64_t when_absent)
+{
+    bool null = json_is_null(json_object_get(r->object, "num_key_value_heads"));
+    return tt_read_int(r, "num_key_value_heads", null ? heads : when_absent);
+}
+
 double tt_read_number(tt_config_reader *r, const char *key, double fallback)
 {
     double value = fallback;
@@ -107,9 +113,8 @@ void tt_read_rope(tt_config_reader *r, double default_theta, double default_part
     tt_config_reader inner = {d, r->where, json_object(), r->status};
     *theta = tt_read_number(&inner, "rope_theta", *theta);
     *partial = tt_read_number(&inner, "partial_rotary_factor", *partial);
-    const char *key = absent(json_object_get(d, "rope_type")) ? "type" : "rope_type";
-    ask(&inner, "rope_type");
-    tt_read_only(&inner, key, "\"default\"", "only plain rotary positions (\"default\") are supported");
+    tt_read_only(&inner, "rope_type", "\"default\"", "only plain rotary positions (\"default\") are supported");
+    tt_read_only(&inner, "type", "\"default\"", "only plain rotary positions (\"default\") are supported");
     /* A scaling key that nobody reads would change every position in silence. */
     const char *name;
     json_t *value;
@@ -166,7 +171,6 @@ static void read_common(tt_config_reader *r, tt_model_config *c)
     c->hidden_size = tt_read_int(r, "hidden_size", TT_REQUIRED);
     c->num_layers = tt_read_int(r, "num_hidden_layers", TT_REQUIRED);
     c->num_heads = tt_read_int(r, "num_attention_heads", TT_REQUIRED);
-    c->num_kv_heads = tt_read_int(r, "num_key_value_heads", c->num_heads);
     c->init_std = tt_read_number(r, "initializer_range", 0.02);
     c->max_positions = tt_read_int(r, "max_position_embeddings", 0);
     c->tied = tt_read_bool(r, "tie_word_embeddings", false);

@@ -5,6 +5,7 @@
 static void read(tt_config_reader *r, tt_model_config *c)
 {
     double partial;
+    c->num_kv_heads = tt_read_kv_heads(r, c->num_heads, 8);
     c->head_dim = tt_read_int(r, "head_dim", c->num_heads > 0 ? c->hidden_size / c->num_heads : 0);
     tt_read_rope(r, 10000, 0.5, &c->rope_theta, &partial);
     c->rotary_dim = (int64_t)((double)c->head_dim * partial);

@@ -5,6 +5,7 @@
 static void read(tt_config_reader *r, tt_model_config *c)
 {
     double partial;
+    c->num_kv_heads = tt_read_kv_heads(r, c->num_heads, c->num_heads);
     int64_t head_dim = c->num_heads > 0 ? c->hidden_size / c->num_heads : 0;
     c->head_dim = tt_read_int(r, "head_dim", head_dim);
     /* The common library sizes the wide norms by hidden_size, the projections by head_dim: both or neither. */

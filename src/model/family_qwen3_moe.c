@@ -26,7 +26,8 @@ static void read_layers(tt_config_reader *r, tt_model_config *c)
 static void read_window(tt_config_reader *r, tt_model_config *c)
 {
     bool use = tt_read_bool(r, "use_sliding_window", false);
-    int64_t window = tt_read_int(r, "sliding_window", 4096);
+    bool null = json_is_null(json_object_get(r->object, "sliding_window"));
+    int64_t window = tt_read_int(r, "sliding_window", null ? 0 : 4096);
     tt_read_ignored(r, (const char *const[]){"max_window_layers", "layer_types", NULL});
     if (use && window < 0) tt_read_fail(r, "key 'sliding_window' is %lld", (long long)window);
     c->window = use ? window : 0;
@@ -43,6 +44,7 @@ static void read_window(tt_config_reader *r, tt_model_config *c)
 static void read(tt_config_reader *r, tt_model_config *c)
 {
     double partial;
+    c->num_kv_heads = tt_read_kv_heads(r, c->num_heads, 4);
     c->head_dim = tt_read_int(r, "head_dim", c->num_heads > 0 ? c->hidden_size / c->num_heads : 0);
     tt_read_rope(r, 10000, 1, &c->rope_theta, &partial);
     c->rotary_dim = (int64_t)((double)c->head_dim * partial);

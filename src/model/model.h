@@ -38,7 +38,6 @@ typedef struct tt_model {
     bool recompute;                /* gradient checkpointing: keep block inputs only */
     int64_t loss_chunk;            /* rows of logits at a time */
     int64_t booked_rows;           /* received rows per exchange round, 0 = twice the balanced share */
-    bool local_balance;            /* balance statistics per rank instead of over all ranks */
     tt_tap tap;                    /* may be NULL */
     void *tap_user;
 } tt_model;
@@ -65,7 +64,7 @@ typedef struct tt_micro {
 
 typedef struct tt_micro_result {
     tt_loss_sums sums;   /* this rank's */
-    double balance_loss; /* of all ranks (or of this one, local_balance); 0 when off */
+    double balance_loss; /* of all ranks; 0 when off */
 } tt_micro_result;
 
 /* tt_model_micro_step - forward and, if asked, backward: gradients of

@@ -84,8 +84,8 @@ tt_status tt_balance_finish(tt_pass *p, double *value)
     memcpy(all + E, p->balance_sums, (size_t)E * sizeof *all);
     all[2 * E] = p->balance_rows;
     /* Ranks that share a batch hold the same tokens: they count once. */
-    if (p->m->mesh->tp_rank > 0 && !p->m->local_balance) memset(all, 0, (size_t)(2 * E + 1) * sizeof *all);
-    if (!p->m->local_balance) TT_TRY(tt_allreduce_f64(p->m->mesh->world, "balance-statistics", all, 2 * E + 1));
+    if (p->m->mesh->tp_rank > 0) memset(all, 0, (size_t)(2 * E + 1) * sizeof *all);
+    TT_TRY(tt_allreduce_f64(p->m->mesh->world, "balance-statistics", all, 2 * E + 1));
     double rows = all[2 * E];
     for (int64_t e = 0; e < E && rows > 0; e++) {
         p->balance_counts[e] = all[e] / rows; /* f, from here on */

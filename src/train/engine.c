@@ -1,9 +1,21 @@
 #include "train/engine.h"
 
-static tt_status open_files(const tt_engine_options *o, tt_engine *e)
+tt_status tt_engine_check_mesh(tt_mesh_sizes *sizes, int world_size, const tt_model_config *config)
 {
+    TT_TRY(tt_mesh_resolve(sizes, world_size, config->num_experts));
+    TT_CHECK(sizes->tp_size == 1, TT_ECONFIG, "tp_size %lld is not supported yet; set tp_size: 1",
+             (long long)sizes->tp_size);
+    TT_CHECK(sizes->dispatch == TT_DISPATCH_ALLTOALL, TT_ECONFIG,
+             "expert_dispatch other than alltoall is not supported yet; set expert_dispatch: alltoall");
+    return TT_OK;
+}
+
+static tt_status open_files(const tt_engine_options *o, int world_size, tt_engine *e)
+{
+    tt_mesh_sizes sizes = o->mesh;
     TT_TRY(o->folder ? tt_model_config_load(o->folder, &e->config)
                      : tt_model_config_read(o->config, "config.json", &e->config));
+    TT_TRY(tt_engine_check_mesh(&sizes, world_size, &e->config));
     TT_TRY(tt_model_table_build(&e->config, &e->table));
     return o->folder ? tt_source_open(o->folder, &e->table.params, e->config.tied, &e->source) : TT_OK;
 }
@@ -25,7 +37,7 @@ tt_status tt_engine_open(tt_comm *comm, const tt_engine_options *o, tt_engine *e
 {
     *e = (tt_engine){0};
     tt_comm_set_phase(comm, "open");
-    tt_status status = tt_agree(tt_comm_world(comm), "open-files", open_files(o, e));
+    tt_status status = tt_agree(tt_comm_world(comm), "open-files", open_files(o, tt_comm_size(comm), e));
     tt_comm_set_phase(comm, "load");
     if (status == TT_OK) status = tt_agree(tt_comm_world(comm), "load", build(comm, o, e));
     if (status != TT_OK) tt_engine_close(e);

@@ -61,10 +61,7 @@ static tt_status check(job *j)
     TT_TRY(tt_config_require(c, TT_KEY_model_name_or_path));
     TT_TRY(tt_config_require(c, TT_KEY_dataset_name));
     TT_TRY(tt_model_config_load(c->model_name_or_path, &j->model));
-    TT_TRY(tt_mesh_resolve(&sizes, tt_comm_size(j->comm), j->model.num_experts));
-    TT_CHECK(sizes.tp_size == 1 && sizes.dispatch == TT_DISPATCH_ALLTOALL, TT_ECONFIG,
-             "tp_size %lld with expert_dispatch %s is not supported yet; set tp_size: 1 and expert_dispatch: alltoall",
-             (long long)sizes.tp_size, sizes.dispatch == TT_DISPATCH_ALLTOALL ? "alltoall" : "other than alltoall");
+    TT_TRY(tt_engine_check_mesh(&sizes, tt_comm_size(j->comm), &j->model));
     TT_CHECK(resident_type(c) == TT_F32 || compute_type(c) == TT_BF16, TT_ECONFIG,
              "dtype: bfloat16 holds weights in bfloat16; fp32 products of them need dtype: float32, or set bf16: true");
     TT_TRY(find_balance(j));

@@ -1,4 +1,5 @@
 #include "train/step.h"
+#include "base/log.h"
 #include "base/rng.h"
 
 #include <math.h>
@@ -145,6 +146,8 @@ tt_status tt_train_step(tt_model *m, const tt_batch *micros, int num, const tt_s
     TT_TRY(tt_arena_grant_zero(m->keep, num * NUM_SUMS, sizeof *sums, (void **)&sums));
     TT_TRY(tt_arena_grant_zero(m->keep, num, sizeof *balance, (void **)&balance));
     TT_TRY(tt_count_targets(m->mesh, micros, num, &targets));
+    if (targets == 0) tt_warn("step %lld: no token of its rows is trained; only weight decay and momentum act",
+                              (long long)o->step);
     tt_shards_zero_gradients(m->shards, m->kernel);
     for (int i = 0; i < num; i++) TT_TRY(micro_step(m, &micros[i], o, targets, sums + i * NUM_SUMS, &balance[i]));
     tt_comm_set_phase(m->mesh->comm, "step");
