@@ -206,8 +206,8 @@ static void damaged_rows_do_no_harm(void **state)
 {
     (void)state;
     static const char *const rows[] = {
-        "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"\\u00e9\"}]}],"
-        "\"tools\":\"[{}]\"}",
+        ("{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"\\u00e9\"}]}],"
+         "\"tools\":\"[{}]\"}"),
         "{\"conversations\":[{\"from\":\"function_call\",\"value\":\"{\\\"name\\\":\\\"f\\\"}\"}]}",
         "{\"input_ids\":[12,2047],\"labels\":[-100,3],\"assistant_masks\":[1,true]}",
         "[{\"prompt\":\"a\",\"completion\":\"b\"}]",
@@ -370,8 +370,8 @@ static void rendered_text_encodes_to_the_row(void **state)
         CHAT CHAT,
         "{\"text\":\"Hi \xF0\x9F\x98\x80\"}\n{\"text\":\"b<|im_end|>\"}",
         "{\"prompt\":\"Hi\",\"completion\":\" there\"}",
-        "{\"prompt\":[{\"role\":\"user\",\"content\":\"a\"}],\"completion\":[{\"role\":\"assistant\","
-        "\"content\":\"b\"}]}",
+        ("{\"prompt\":[{\"role\":\"user\",\"content\":\"a\"}],\"completion\":[{\"role\":\"assistant\","
+         "\"content\":\"b\"}]}"),
         "{\"conversations\":[{\"from\":\"human\",\"value\":\"a\"},{\"from\":\"gpt\",\"value\":\"b\"}]}",
         "{\"input_ids\":[32, 33, 2047]}",
     };
