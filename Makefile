@@ -105,15 +105,34 @@ $(BUILD)/examples/%: $(BUILD)/obj/examples/%.o $(LIB)
 .SECONDARY:
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 
-# --- checks -----------------------------------------------------------------------------------------------------
-.PHONY: check layers format clean help
-# `make check` = tests without installing anything; `make check ONLY=data` runs one folder of tests.
-check: all tests layers
-	BUILD=$(BUILD) tests/run.sh $(ONLY)
+# --- what people type ---------------------------------------------------------------------------------------------
+# The set-up may install mpicc and pkg-config, which this file asks when it is read: the work is done by a second make.
+.PHONY: test demo check layers asan bench format clean help
+## make             build the program and the library
+## make demo        install what is missing, train a small model on two ranks, let it answer
+## make test        install what is missing, run every test
+test demo:
+	@tools/setup.sh
+	@$(MAKE) --no-print-directory run-$@
+run-test: check
+run-demo: all
+	@BUILD=$(BUILD) tools/demo.sh
+.PHONY: run-test run-demo
+
+## make check       run the tests without installing anything; ONLY="data model" for some folders
+check: all tests examples layers
+	@BUILD=$(BUILD) tests/run.sh $(ONLY)
 layers:
-	tools/check-layers.sh
+	@tools/check-layers.sh
+## make asan        the tests under the address and undefined-behaviour sanitizers (without MPI: it leaks on its own account)
+asan:
+	@$(MAKE) --no-print-directory check MPI=0 BUILD=$(BUILD)/asan EXTRA="-fsanitize=address,undefined \
+	  -fno-sanitize-recover=undefined -fno-omit-frame-pointer -O1" LDEXTRA="-fsanitize=address,undefined" TT_TEST_SECONDS=600
+## make bench       build the benchmarks into build/bench/; each says what it takes with --help
+bench: benches
+## make format      clang-format over all sources
 format:
-	clang-format -i $(wildcard include/tartan/*.h src/*/*.[ch] src/*/*/*.[ch] tests/*/*.[ch] bench/*.c examples/*.c)
+	clang-format -i $(wildcard include/tartan/*.h src/*/*.[ch] src/*/*/*.[ch] src/*/*/*.inc tests/*/*.[ch] bench/*.c examples/*.c)
 clean:
 	rm -rf $(BUILD)
 help:

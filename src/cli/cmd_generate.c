@@ -10,6 +10,7 @@
 typedef struct request {
     const char *model, *prompt, *text, *system, *chat;
     int64_t max_new, limit, threads;
+    bool quiet;
 } request;
 
 static json_t *message(const char *role, const char *content)
@@ -74,8 +75,8 @@ static tt_status answer_row(tt_generator *g, const request *q, const tt_jsonl_ro
     tt_status status = tt_generate_reply(g, messages, q->max_new, &reply);
     if (status == TT_OK) {
         bool same = strcmp(reply, text_of(expected, "content")) == 0;
-        printf("%s  %s\n    -> %s\n", same ? "right" : "wrong", text_of(json_array_get(messages, n - 2), "content"), reply);
-        if (!same) printf("    expected: %s\n", text_of(expected, "content"));
+        if (!q->quiet) printf("%s  %s\n    -> %s\n", same ? "right" : "wrong", text_of(json_array_get(messages, n - 2), "content"), reply);
+        if (!same && !q->quiet) printf("    expected: %s\n", text_of(expected, "content"));
         *asked += 1;
         *right += same;
         free(reply);
@@ -129,6 +130,7 @@ static tt_status run(tt_comm *comm, const tt_command *self, int argc, char **arg
         {"text", TT_OPTION_TEXT, &q.text, "plain text to continue, without a chat template"},
         {"chat", TT_OPTION_TEXT, &q.chat, "JSONL of conversations: answer each last turn again and count"},
         {"limit", TT_OPTION_INT, &q.limit, "at most so many rows of --chat (0: all)"},
+        {"quiet", TT_OPTION_FLAG, &q.quiet, "only the count of --chat"},
         {"max_new_tokens", TT_OPTION_INT, &q.max_new, "tokens of an answer at most (default 128)"},
         {"threads", TT_OPTION_INT, &q.threads, "threads (default: all cpus)"},
     };

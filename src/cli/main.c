@@ -8,6 +8,11 @@
 #include <string.h>
 
 #define TARTAN_VERSION "0.1.0"
+#ifdef TT_HAVE_MPI
+#define TARTAN_MPI "with MPI"
+#else
+#define TARTAN_MPI "without MPI"
+#endif
 
 static const tt_command *const commands[] = {
     &tt_cmd_sft, &tt_cmd_certify, &tt_cmd_init, &tt_cmd_inspect, &tt_cmd_render, &tt_cmd_generate,
@@ -62,7 +67,7 @@ int main(int argc, char **argv)
         return 0;
     }
     if (!strcmp(argv[1], "--version")) {
-        puts("tartan " TARTAN_VERSION);
+        puts("tartan " TARTAN_VERSION " (" TARTAN_MPI ")");
         return 0;
     }
     const tt_command *command = find(argv[1]);
