@@ -111,8 +111,7 @@ static void run(kernel_rig *r)
     kernel_rig_check_guards(r);
 }
 
-/* --- against the reference
- * --------------------------------------------------------------------------------------- */
+/* --- against the reference ----------------------------------------------------------------------- */
 
 static double largest(tt_mat m)
 {
@@ -172,8 +171,7 @@ static void every_op_matches_the_reference(void **state)
                   levels);
 }
 
-/* --- bits
- * -------------------------------------------------------------------------------------------------------- */
+/* --- bits ---------------------------------------------------------------------------------------- */
 
 static void expect_same_bits(tt_mat a, tt_mat b, const kernel_case *c, const char *what)
 {
@@ -214,8 +212,7 @@ static void bits_are_those_of_one_thread(void **state)
     }
 }
 
-/* --- products
- * ---------------------------------------------------------------------------------------------------- */
+/* --- products ------------------------------------------------------------------------------------ */
 
 static kernel_rig *rig(int level, int threads)
 {
@@ -304,8 +301,7 @@ static void small_integers_are_exact(void **state)
     }
 }
 
-/* --- functions, rounding, configuration
- * -------------------------------------------------------------------------- */
+/* --- functions, rounding, configuration ---------------------------------------------------------- */
 
 /* silu(x) = x / (1 + exp(-x)) with exp to 2 places (4 eps/2 with the division and two products): 4 eps of it.
  * Where exp(-x) passes 2^126 and float's range ends, silu is below 1e-35 and counts as 0. */
