@@ -4,7 +4,8 @@
  *   tt_ops_ref_f64  the same source over `double`: finite differences.
  *   tt_ops_alt      the same source over `float`, sums in float and backwards: how far apart two correct float32
  *                   evaluations of a model lie (certify's yardstick).
- *   tt_ops_cpu      OpenMP, SIMD chosen at run time, oneDNN for products. Entries it does not override are ref's.
+ *   tt_ops_cpu      OpenMP, SIMD chosen at run time. Entries it does not override are ref's. The table is made when
+ *                   a context is opened: calls go through k->ops.
  *
  * Nothing above src/kernels reads or writes an element, so a device backend fits behind this table.
  *

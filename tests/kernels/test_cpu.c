@@ -13,8 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const isas[] = {"base", "avx2", "avx512"};
-enum { NUM_ISAS = 3 };
+/* The last is avx512 with products of BF16 by pairs, also where the backend would not choose them. */
+static const char *const isas[] = {"base", "avx2", "avx512", "avx512"};
+static const char *const level_names[] = {"base", "avx2", "avx512", "avx512 with pairs"};
+enum { PAIRS = 3 };
 
 /* The cap that the environment sets for a run of all tests, as contexts are created under it. */
 static void cap(const char *isa)
@@ -28,7 +30,8 @@ static int num_isas(void)
     tt_kernel *k;
     assert_int_equal(unsetenv("TARTAN_ISA"), 0);
     assert_ok(tt_kernel_create(&tt_ops_cpu, 1, &k));
-    int num = (int)((const tt_cpu *)k->state)->isa + 1;
+    const tt_cpu *cpu = k->state;
+    int num = cpu->has_pairs ? PAIRS + 1 : (int)cpu->isa + 1;
     tt_kernel_destroy(&k);
     return num;
 }
@@ -93,6 +96,14 @@ static kernel_case case_of(int i)
     return made;
 }
 
+static kernel_rig *rig_of(const kernel_case *c, int level, tt_dtype type, int threads)
+{
+    cap(isas[level]);
+    kernel_rig *r = kernel_rig_create(c, &tt_ops_cpu, type, threads);
+    ((tt_cpu *)r->k->state)->pairs = level == PAIRS;
+    return r;
+}
+
 static void run(kernel_rig *r)
 {
     kernel_rig_forward(r);
@@ -100,8 +111,7 @@ static void run(kernel_rig *r)
     kernel_rig_check_guards(r);
 }
 
-/* --- against the reference
- * --------------------------------------------------------------------------------------- */
+/* --- against the reference ----------------------------------------------------------------------- */
 
 static double largest(tt_mat m)
 {
@@ -150,10 +160,9 @@ static void every_op_matches_the_reference(void **state)
             kernel_rig *expected = kernel_rig_create(&c, &tt_ops_ref, types[t], 1);
             run(expected);
             for (int level = 0; level < levels; level++) {
-                cap(isas[level]);
-                kernel_rig *got = kernel_rig_create(&c, &tt_ops_cpu, types[t], 1 + level);
+                kernel_rig *got = rig_of(&c, level, types[t], 1 + level % 3);
                 run(got);
-                compare_all(got, expected, isas[level]);
+                compare_all(got, expected, level_names[level]);
                 kernel_rig_destroy(&got);
             }
             kernel_rig_destroy(&expected);
@@ -162,8 +171,7 @@ static void every_op_matches_the_reference(void **state)
                   levels);
 }
 
-/* --- bits
- * -------------------------------------------------------------------------------------------------------- */
+/* --- bits ---------------------------------------------------------------------------------------- */
 
 static void expect_same_bits(tt_mat a, tt_mat b, const kernel_case *c, const char *what)
 {
@@ -179,13 +187,12 @@ static void expect_same_bits(tt_mat a, tt_mat b, const kernel_case *c, const cha
 static void bits_are_those_of_one_thread(void **state)
 {
     (void)state;
-    int levels = num_isas();
-    cap(isas[levels - 1]);
+    int level = num_isas() - 1;
     for (int i = num_kernel_cases; i < num_kernel_cases + NUM_LARGER; i++) {
         kernel_case c = case_of(i);
         bool attention = strncmp(c.name, "attention", 9) == 0;
-        kernel_rig *first = kernel_rig_create(&c, &tt_ops_cpu, TT_BF16, 1);
-        kernel_rig *again = kernel_rig_create(&c, &tt_ops_cpu, TT_BF16, 1);
+        kernel_rig *first = rig_of(&c, level, TT_BF16, 1);
+        kernel_rig *again = rig_of(&c, level, TT_BF16, 1);
         int threads[] = {1, 2, 3, 3};
         run(first);
         for (int n = 0; n < 4; n++) {
@@ -205,13 +212,12 @@ static void bits_are_those_of_one_thread(void **state)
     }
 }
 
-/* --- products
- * ---------------------------------------------------------------------------------------------------- */
+/* --- products ------------------------------------------------------------------------------------ */
 
-static kernel_rig *rig(int threads)
+static kernel_rig *rig(int level, int threads)
 {
     static const kernel_case none = {.name = "products"};
-    return kernel_rig_create(&none, &tt_ops_cpu, TT_BF16, threads);
+    return rig_of(&none, level, TT_BF16, threads);
 }
 
 /* The packed copy of a weight; NULL when the backend takes none. */
@@ -240,10 +246,9 @@ static void packing_and_position_change_no_bit(void **state)
     for (int level = 0; level < levels; level++)
         for (int s = 0; s < 4; s++)
             for (int t = 0; t < 2; t++) {
-                cap(isas[level]);
                 int64_t T = shapes[s][0], K = shapes[s][1], N = shapes[s][2];
                 tt_dtype type = t ? TT_BF16 : TT_F32;
-                kernel_rig *r = rig(2);
+                kernel_rig *r = rig(level, 2);
                 tt_mat x = kernel_rig_fill(r, kernel_rig_mat(r, type, T, K, true), 0, 1);
                 tt_mat b = kernel_rig_fill(r, kernel_rig_mat(r, TT_F32, 1, N, true), 0, 1);
                 tt_mat y = kernel_rig_mat(r, type, T, N, true), z = kernel_rig_mat(r, type, T, N, true);
@@ -273,8 +278,7 @@ static void small_integers_are_exact(void **state)
     enum { T = 61, K = 300, N = 45 };
     int levels = num_isas();
     for (int level = 0; level < levels; level++) {
-        cap(isas[level]);
-        kernel_rig *r = rig(3);
+        kernel_rig *r = rig(level, 3);
         tt_mat x = kernel_rig_mat(r, TT_BF16, T, K, true), w = kernel_rig_mat(r, TT_BF16, N, K, true);
         tt_mat y = kernel_rig_mat(r, TT_F32, T, N, true), z = kernel_rig_mat(r, TT_BF16, T, N, true);
         for (int64_t j = 0; j < K; j++) {
@@ -297,8 +301,7 @@ static void small_integers_are_exact(void **state)
     }
 }
 
-/* --- functions, rounding, configuration
- * -------------------------------------------------------------------------- */
+/* --- functions, rounding, configuration ---------------------------------------------------------- */
 
 /* silu(x) = x / (1 + exp(-x)) with exp to 2 places (4 eps/2 with the division and two products): 4 eps of it.
  * Where exp(-x) passes 2^126 and float's range ends, silu is below 1e-35 and counts as 0. */
@@ -308,8 +311,7 @@ static void exp_is_accurate(void **state)
     enum { N = 40001 };
     int levels = num_isas();
     for (int level = 0; level < levels; level++) {
-        cap(isas[level]);
-        kernel_rig *r = rig(1);
+        kernel_rig *r = rig(level, 1);
         tt_mat a = kernel_rig_mat(r, TT_F32, 1, N, false), one = kernel_rig_mat(r, TT_F32, 1, N, false);
         tt_mat h = kernel_rig_mat(r, TT_F32, 1, N, false);
         for (int i = 0; i < N; i++)
@@ -337,8 +339,7 @@ static void stochastic_rounding_is_the_common_rule(void **state)
     int levels = num_isas();
     for (int level = 0; level < levels; level++)
         for (int64_t first = 0; first < 6; first++) {
-            cap(isas[level]);
-            kernel_rig *r = rig(3);
+            kernel_rig *r = rig(level, 3);
             tt_mat p = kernel_rig_mat(r, TT_BF16, 1, N, true), g = kernel_rig_mat(r, TT_F32, 1, N, true);
             float exact[N];
             uint16_t expected[N];

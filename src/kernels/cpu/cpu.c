@@ -32,6 +32,16 @@ static tt_status choose_isa(tt_cpu_isa *out)
                         cap);
 }
 
+static void choose_pairs(tt_cpu *cpu)
+{
+#if defined(__x86_64__)
+    cpu->has_pairs = cpu->isa == TT_CPU_AVX512 && __builtin_cpu_supports("avx512bf16");
+    cpu->pairs = cpu->has_pairs && __builtin_cpu_is("amd");
+#else
+    (void)cpu;
+#endif
+}
+
 static tt_status open_cpu(tt_kernel *k)
 {
     tt_cpu_isa isa;
@@ -40,6 +50,7 @@ static tt_status open_cpu(tt_kernel *k)
     TT_CHECK(cpu, TT_ENOMEM, "kernels: out of memory");
     cpu->ops = tt_ops_ref;
     cpu->isa = isa;
+    choose_pairs(cpu);
     tt_cpu_rows_fill(&cpu->ops);
 #if defined(__x86_64__)
     if (isa == TT_CPU_AVX512)

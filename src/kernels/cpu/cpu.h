@@ -14,6 +14,11 @@ typedef enum tt_cpu_isa { TT_CPU_BASE, TT_CPU_AVX2, TT_CPU_AVX512 } tt_cpu_isa;
 typedef struct tt_cpu {
     tt_ops ops;
     tt_cpu_isa isa;
+    /* The machine has instructions that multiply BF16 by pairs; products use them. They do so where these run
+     * at the full rate of multiply-adds, and so do twice the work: on AMD's cores. On Intel's (without AMX)
+     * they run at half that rate: products of BF16 are faster in F32. A rule, not a measurement, so that a
+     * machine always gives the same bits. */
+    bool has_pairs, pairs;
 } tt_cpu;
 
 /* Put the ops that are compiled for one instruction set over those of a complete table. */
