@@ -22,7 +22,8 @@ extern "C" {
 
 typedef struct tt_template tt_template;
 
-/* Text, and the byte ranges of it that generation blocks produced, in order. */
+/* Text, and the byte ranges of it that generation blocks produced: in order, disjoint, possibly empty. A block inside
+ * another adds nothing. */
 typedef struct tt_rendering {
     char *text; /* NUL-terminated beyond bytes */
     size_t bytes;
@@ -37,11 +38,16 @@ typedef struct tt_rendering {
 tt_status tt_template_compile(const char *source, const char *name, tt_template **out);
 void tt_template_destroy(tt_template **t);
 
-/* Whether the template marks trainable text ({% generation %}). */
+/* Whether the template marks trainable text ({% generation %}) and all its marks can be found in the output.
+ * A block inside a macro, a call, a set or filter block or a recursive loop renders, but leaves no span. */
 bool tt_template_has_generation(const tt_template *t);
 
+/* tt_template_check_generation - TT_OK when the above holds; else TT_EFORMAT with name, line and remedy. Local. */
+tt_status tt_template_check_generation(const tt_template *t);
+
 /* tt_template_render - with the members of the object `variables` as top-level names.
- * Errors: TT_EDATA with name, template line and reason; for raise_exception the template's own message.
+ * strftime_now shows local time, or the date in the variable `template_date` ("2024-07-26", "2024-07-26T13:45:00").
+ * Errors: TT_EDATA, "name:line: reason"; for raise_exception the reason is the template's own message, unchanged.
  * out is overwritten; free with tt_rendering_free. Local; several threads may render one template. */
 tt_status tt_template_render(const tt_template *t, const json_t *variables, tt_rendering *out);
 void tt_rendering_free(tt_rendering *r);
