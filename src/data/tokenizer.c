@@ -115,8 +115,7 @@ static tt_status check_template(const tt_tokenizer *t)
             size_t size;
             int32_t id = t->items[i].ids[k];
             TT_CHECK(tt_tokenizer_is_added(t, id) || tt_vocab_string(&t->bpe.vocab, id, &size), TT_EFORMAT,
-                     "%s: post_processor TemplateProcessing adds the id %d, which no token has", t->where,
-                     id);
+                     "%s: post_processor TemplateProcessing adds the id %d, which no token has", t->where, id);
         }
     return TT_OK;
 }
@@ -296,8 +295,7 @@ static tt_status encode_pieces(run *r, tt_view v)
 }
 
 /* Cut v at the added tokens of one set; what lies between goes to `between`. */
-static tt_status walk_added(run *r, const tt_automaton *set, tt_view v,
-                            tt_status (*between)(run *r, tt_view v))
+static tt_status walk_added(run *r, const tt_automaton *set, tt_view v, tt_status (*between)(run *r, tt_view v))
 {
     tt_added_walk walk = {0, 0};
     size_t begin, end, gap = 0;

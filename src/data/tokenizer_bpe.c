@@ -49,25 +49,25 @@ int tt_stand_in_byte(uint32_t c)
 
 /* --- loading ---------------------------------------------------------------------------------- */
 
-static tt_status need_token(const tt_bpe *m, const char *string, size_t size, uint32_t rank,
-                            const char *where, int32_t *id)
+static tt_status need_token(const tt_bpe *m, const char *string, size_t size, uint32_t rank, const char *where,
+                            int32_t *id)
 {
     *id = tt_vocab_find(&m->vocab, string, size);
-    TT_CHECK(*id >= 0, TT_EFORMAT, "%s: merge number %u needs '%.*s', which is not in the vocabulary", where,
-             rank, size < 80 ? (int)size : 80, string);
+    TT_CHECK(*id >= 0, TT_EFORMAT, "%s: merge number %u needs '%.*s', which is not in the vocabulary", where, rank,
+             size < 80 ? (int)size : 80, string);
     return TT_OK;
 }
 
-tt_status tt_bpe_add_merge(tt_bpe *m, const char *left, size_t left_size, const char *right,
-                           size_t right_size, uint32_t rank, const char *where)
+tt_status tt_bpe_add_merge(tt_bpe *m, const char *left, size_t left_size, const char *right, size_t right_size,
+                           uint32_t rank, const char *where)
 {
     char fixed[256];
     int32_t a, b, merged;
     TT_TRY(need_token(m, left, left_size, rank, where, &a));
     TT_TRY(need_token(m, right, right_size, rank, where, &b));
     TT_CHECK(right_size >= m->prefix_size && memcmp(right, m->prefix, m->prefix_size) == 0, TT_EFORMAT,
-             "%s: merge number %u: its second part '%.*s' lacks the continuing_subword_prefix '%s'", where,
-             rank, right_size < 80 ? (int)right_size : 80, right, m->prefix);
+             "%s: merge number %u: its second part '%.*s' lacks the continuing_subword_prefix '%s'", where, rank,
+             right_size < 80 ? (int)right_size : 80, right, m->prefix);
     right += m->prefix_size;
     right_size -= m->prefix_size;
     size_t size = left_size + right_size;
@@ -88,11 +88,10 @@ tt_status tt_bpe_finish(tt_bpe *m, const char *where)
         snprintf(name, sizeof name, "<0x%02X>", byte);
         m->fallback[byte] = tt_vocab_find(&m->vocab, name, 6);
         m->byte_ids[byte] = tt_vocab_find(&m->vocab, s, tt_byte_stand_in((unsigned char)byte, s));
-        TT_CHECK(
-            !m->byte_level || m->byte_ids[byte] >= 0 || m->unk >= 0 || m->byte_fallback, TT_EFORMAT,
-            "%s: the vocabulary has no token for the byte 0x%02X and no unk_token, so text would vanish; the "
-            "file is damaged",
-            where, byte);
+        TT_CHECK(!m->byte_level || m->byte_ids[byte] >= 0 || m->unk >= 0 || m->byte_fallback, TT_EFORMAT,
+                 "%s: the vocabulary has no token for the byte 0x%02X and no unk_token, so text would vanish; the "
+                 "file is damaged",
+                 where, byte);
     }
     return TT_OK;
 }
@@ -136,13 +135,11 @@ static tt_status fall_back(const tt_bpe *m, tt_context *c, const char *word, siz
     for (size_t i = 0; i < size; i++)
         if (m->fallback[(unsigned char)word[i]] < 0) return TT_OK;
     *done = true;
-    for (size_t i = 0; i < size; i++)
-        TT_TRY(add_symbol(c, m->fallback[(unsigned char)word[i]], i < stands_for));
+    for (size_t i = 0; i < size; i++) TT_TRY(add_symbol(c, m->fallback[(unsigned char)word[i]], i < stands_for));
     return TT_OK;
 }
 
-static tt_status unknown(const tt_bpe *m, tt_context *c, const char *word, size_t size, size_t stands_for,
-                         bool *fuse)
+static tt_status unknown(const tt_bpe *m, tt_context *c, const char *word, size_t size, size_t stands_for, bool *fuse)
 {
     TT_CHECK(m->unk >= 0, TT_EDATA,
              "the tokenizer's vocabulary has no token for '%.*s' and names no unk_token, so the text cannot "
@@ -157,8 +154,8 @@ static tt_status unknown(const tt_bpe *m, tt_context *c, const char *word, size_
 }
 
 /* One symbol with the prefix or the suffix that its place asks for. */
-static tt_status character_symbol(const tt_bpe *m, tt_context *c, const char *s, size_t size,
-                                  size_t stands_for, bool first, bool last, bool *fuse)
+static tt_status character_symbol(const tt_bpe *m, tt_context *c, const char *s, size_t size, size_t stands_for,
+                                  bool first, bool last, bool *fuse)
 {
     size_t n = 0;
     bool done;
@@ -221,8 +218,7 @@ static tt_status push(tt_context *c, uint64_t key)
 {
     TT_TRY(tt_grow((void **)&c->heap, &c->heap_capacity, c->heap_count + 1, sizeof *c->heap));
     size_t i = c->heap_count++;
-    for (size_t parent; i > 0 && c->heap[parent = (i - 1) / 2] > key; i = parent)
-        c->heap[i] = c->heap[parent];
+    for (size_t parent; i > 0 && c->heap[parent = (i - 1) / 2] > key; i = parent) c->heap[i] = c->heap[parent];
     c->heap[i] = key;
     return TT_OK;
 }
@@ -239,8 +235,7 @@ static void rank_pair(const tt_bpe *m, tt_symbol *symbols, int32_t at)
 
 static tt_status push_pair(tt_context *c, int32_t at)
 {
-    return c->symbols[at].rank == NO_RANK ? TT_OK
-                                          : push(c, (uint64_t)c->symbols[at].rank << 32 | (uint32_t)at);
+    return c->symbols[at].rank == NO_RANK ? TT_OK : push(c, (uint64_t)c->symbols[at].rank << 32 | (uint32_t)at);
 }
 
 static tt_status merge_at(const tt_bpe *m, tt_context *c, int32_t at)
@@ -312,8 +307,7 @@ static tt_status encode(const tt_bpe *m, tt_context *c, const char *piece, size_
     TT_TRY(plain ? byte_symbols(m, c, piece, size) : character_symbols(m, c, piece, size));
     if (c->symbol_count == 0) return TT_OK;
     TT_TRY(merge(m, c));
-    for (int32_t i = 0; i >= 0; i = c->symbols[i].next)
-        TT_TRY(add_id(c, c->symbols[i].id, c->symbols[i].size));
+    for (int32_t i = 0; i >= 0; i = c->symbols[i].next) TT_TRY(add_id(c, c->symbols[i].id, c->symbols[i].size));
     return TT_OK;
 }
 

@@ -16,11 +16,9 @@ const char *const tt_special_roles[TT_SPECIAL_ROLES] = {"bos_token", "eos_token"
 /* Strings that go out as C strings. */
 static tt_status own_text(const json_t *v, const char *where, const char *key, char **out)
 {
-    TT_CHECK(json_is_string(v), TT_EFORMAT, "%s: key '%s' is %s; expected a string", where, key,
-             tt_json_kind(v));
+    TT_CHECK(json_is_string(v), TT_EFORMAT, "%s: key '%s' is %s; expected a string", where, key, tt_json_kind(v));
     const char *s = json_string_value(v);
-    TT_CHECK(strlen(s) == json_string_length(v), TT_EFORMAT, "%s: key '%s' holds a NUL character", where,
-             key);
+    TT_CHECK(strlen(s) == json_string_length(v), TT_EFORMAT, "%s: key '%s' holds a NUL character", where, key);
     free(*out);
     *out = strdup(s);
     TT_CHECK(*out, TT_ENOMEM, "%s: no memory for key '%s'", where, key);
@@ -42,10 +40,8 @@ static tt_status read_named_template(tt_tokenizer *t, const json_t *entry, const
     const char *name;
     TT_TRY(tt_json_get_string(entry, where, "name", "", &name));
     const json_t *source = json_object_get(entry, "template");
-    if (strcmp(name, "default") == 0)
-        return own_text(source, where, "chat_template.template", &t->template_default);
-    if (strcmp(name, "tool_use") == 0)
-        return own_text(source, where, "chat_template.template", &t->template_tools);
+    if (strcmp(name, "default") == 0) return own_text(source, where, "chat_template.template", &t->template_default);
+    if (strcmp(name, "tool_use") == 0) return own_text(source, where, "chat_template.template", &t->template_tools);
     return TT_OK;
 }
 
@@ -54,8 +50,7 @@ static tt_status read_template(tt_tokenizer *t, const json_t *root, const char *
     const json_t *v = json_object_get(root, "chat_template");
     if (!v || json_is_null(v)) return TT_OK;
     if (!json_is_array(v)) return own_text(v, where, "chat_template", &t->template_default);
-    for (size_t i = 0; i < json_array_size(v); i++)
-        TT_TRY(read_named_template(t, json_array_get(v, i), where));
+    for (size_t i = 0; i < json_array_size(v); i++) TT_TRY(read_named_template(t, json_array_get(v, i), where));
     return TT_OK;
 }
 
@@ -77,14 +72,13 @@ static tt_status read_added(tt_tokenizer *t, const char *key, const json_t *v, c
     TT_CHECK(*key >= '0' && *key <= '9' && !*end && id < TT_TOKEN_ID_LIMIT, TT_EFORMAT,
              "%s: added_tokens_decoder has the key '%.40s'; expected an id from 0 to %d", where, key,
              TT_TOKEN_ID_LIMIT - 1);
-    TT_CHECK(json_is_string(content), TT_EFORMAT,
-             "%s: added_tokens_decoder.%s.content is %s; expected a string", where, key,
-             tt_json_kind(content));
+    TT_CHECK(json_is_string(content), TT_EFORMAT, "%s: added_tokens_decoder.%s.content is %s; expected a string",
+             where, key, tt_json_kind(content));
     tt_added a = {.id = (int32_t)id, .size = json_string_length(content)};
     int32_t known = tt_vocab_find(&t->added_names, json_string_value(content), a.size);
     TT_CHECK(known < 0 || known == id, TT_EFORMAT,
-             "%s: added_tokens_decoder gives '%.80s' the id %lld, but %s gives %d", where,
-             json_string_value(content), id, t->where, known);
+             "%s: added_tokens_decoder gives '%.80s' the id %lld, but %s gives %d", where, json_string_value(content),
+             id, t->where, known);
     if (known >= 0 || a.size == 0) return TT_OK;
     TT_TRY(read_flags(v, where, &a));
     a.content = malloc(a.size + 1);

@@ -235,8 +235,7 @@ static tt_status apply(const tt_decode_step *s, tt_regex_scratch *regex, const s
 
 /* --- ids -------------------------------------------------------------------------------------- */
 
-static tt_status collect(const tt_tokenizer *t, const int32_t *ids, int64_t count, bool skip_special,
-                         strings *out)
+static tt_status collect(const tt_tokenizer *t, const int32_t *ids, int64_t count, bool skip_special, strings *out)
 {
     for (int64_t i = 0; i < count; i++) {
         const uint64_t *index = ids[i] >= 0 ? tt_map_find(&t->added_by_id, (uint64_t)ids[i]) : NULL;
@@ -253,8 +252,8 @@ static tt_status collect(const tt_tokenizer *t, const int32_t *ids, int64_t coun
     return TT_OK;
 }
 
-static tt_status decode(const tt_tokenizer *t, const int32_t *ids, int64_t count, bool skip_special,
-                        strings list[2], int *last)
+static tt_status decode(const tt_tokenizer *t, const int32_t *ids, int64_t count, bool skip_special, strings list[2],
+                        int *last)
 {
     tt_context *c;
     TT_TRY(collect(t, ids, count, skip_special, &list[0]));

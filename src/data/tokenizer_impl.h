@@ -66,9 +66,8 @@ typedef struct tt_span {
 typedef struct tt_view {
     const char *bytes;
     size_t size;
-    const tt_span
-        *align;    /* range of the raw text per byte; NULL: byte i is byte origin + i of the raw text */
-    size_t origin; /* where the stretch begins in the raw text */
+    const tt_span *align; /* range of the raw text per byte; NULL: byte i is byte origin + i of the raw text */
+    size_t origin;        /* where the stretch begins in the raw text */
 } tt_view;
 
 typedef struct tt_buffer {
@@ -261,7 +260,6 @@ typedef struct tt_automaton {
     } * nodes;
     size_t count, capacity;
     bool first[256]; /* bytes that leave the root */
-    bool sealed;
 } tt_automaton;
 
 tt_status tt_automaton_add(tt_automaton *a, const char *pattern, size_t size, int32_t index);
@@ -299,8 +297,8 @@ size_t tt_byte_stand_in(unsigned char byte, char *out);
 int tt_stand_in_byte(uint32_t c);
 
 /* Resolve one merge of the file, part by part. */
-tt_status tt_bpe_add_merge(tt_bpe *m, const char *left, size_t left_size, const char *right,
-                           size_t right_size, uint32_t rank, const char *where);
+tt_status tt_bpe_add_merge(tt_bpe *m, const char *left, size_t left_size, const char *right, size_t right_size,
+                           uint32_t rank, const char *where);
 /* After vocabulary, merges and options are set: fill the byte tables, check that no text can vanish. */
 tt_status tt_bpe_finish(tt_bpe *m, const char *where);
 void tt_bpe_fini(tt_bpe *m);
@@ -363,8 +361,8 @@ tt_status tt_split(const tt_split_step *steps, size_t count, tt_context *c, tt_v
 /* Ids of one piece into c->ids, c->sizes, c->id_count. */
 tt_status tt_bpe_encode(const tt_bpe *m, tt_context *c, const char *piece, size_t size);
 /* Next match of a pattern from `from` on. */
-tt_status tt_pattern_find(const tt_pattern *p, tt_regex_scratch *s, const char *text, size_t size,
-                          size_t from, bool *found, size_t *begin, size_t *end);
+tt_status tt_pattern_find(const tt_pattern *p, tt_regex_scratch *s, const char *text, size_t size, size_t from,
+                          bool *found, size_t *begin, size_t *end);
 
 /* --- the tokenizer ---------------------------------------------------------------------------- */
 

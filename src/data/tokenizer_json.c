@@ -25,9 +25,8 @@ static void skip_space(reader *r)
 
 static tt_status expected(const reader *r, const char *what)
 {
-    return tt_error_set(TT_EFORMAT, "%s: byte %zu: %s expected, found '%.*s'", r->where,
-                        (size_t)(r->p - r->start), what, r->end - r->p < 20 ? (int)(r->end - r->p) : 20,
-                        r->p);
+    return tt_error_set(TT_EFORMAT, "%s: byte %zu: %s expected, found '%.*s'", r->where, (size_t)(r->p - r->start),
+                        what, r->end - r->p < 20 ? (int)(r->end - r->p) : 20, r->p);
 }
 
 static bool take(reader *r, char c)
@@ -45,9 +44,7 @@ static tt_status read_hex(reader *r, uint32_t *out)
     *out = 0;
     for (int i = 0; i < 4; i++, r->p++) {
         char c = r->p < r->end ? *r->p : 0;
-        int digit = c >= '0' && c <= '9'                 ? c - '0'
-                    : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10
-                                                         : -1;
+        int digit = c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
         if (digit < 0) return expected(r, "four hexadecimal digits");
         *out = *out << 4 | (uint32_t)digit;
     }
@@ -138,8 +135,7 @@ static tt_status read_id(reader *r, int64_t *out)
     skip_space(r);
     const char *first = r->p;
     *out = 0;
-    while (r->p < r->end && *r->p >= '0' && *r->p <= '9' && r->p - first < 12)
-        *out = *out * 10 + (*r->p++ - '0');
+    while (r->p < r->end && *r->p >= '0' && *r->p <= '9' && r->p - first < 12) *out = *out * 10 + (*r->p++ - '0');
     bool sound = r->p > first && (*first != '0' || r->p == first + 1);
     if (sound && (r->p == r->end || !strchr("0123456789.eE+-", *r->p))) return TT_OK;
     r->p = first;

@@ -16,8 +16,8 @@
 
 static tt_status refuse(const char *where, const char *part, const char *type, const char *supported)
 {
-    return tt_error_set(TT_EFORMAT, "%s: %s of type '%s' is not supported; supported are %s", where, part,
-                        type, supported);
+    return tt_error_set(TT_EFORMAT, "%s: %s of type '%s' is not supported; supported are %s", where, part, type,
+                        supported);
 }
 
 /* Which component a failure belongs to. */
@@ -44,8 +44,7 @@ static tt_status need_string(const json_t *object, const char *where, const char
     return TT_OK;
 }
 
-static tt_status own_string(const json_t *object, const char *where, const char *key, char **out,
-                            size_t *size)
+static tt_status own_string(const json_t *object, const char *where, const char *key, char **out, size_t *size)
 {
     const json_t *v;
     TT_TRY(need_string(object, where, key, &v));
@@ -68,8 +67,7 @@ static tt_status list_of(const json_t *v, const char *where, const char *part, c
     *list = json_object_get(v, key);
     TT_CHECK(json_is_array(*list), TT_EFORMAT, "%s: %s: key '%s' is %s; expected an array", where, part, key,
              tt_json_kind(*list));
-    TT_CHECK(depth < MAX_DEPTH, TT_EFORMAT, "%s: %s: sequences are nested more than %d deep", where, part,
-             MAX_DEPTH);
+    TT_CHECK(depth < MAX_DEPTH, TT_EFORMAT, "%s: %s: sequences are nested more than %d deep", where, part, MAX_DEPTH);
     return TT_OK;
 }
 
@@ -81,8 +79,7 @@ static tt_status read_pattern(const json_t *object, const char *where, tt_patter
     const json_t *one = string ? string : regex;
     TT_CHECK(json_is_string(one) && json_object_size(v) == 1, TT_EFORMAT,
              "%s: key 'pattern' must be an object with one string, 'String' or 'Regex'", where);
-    if (regex)
-        return tt_regex_compile(json_string_value(regex), json_string_length(regex), where, &out->regex);
+    if (regex) return tt_regex_compile(json_string_value(regex), json_string_length(regex), where, &out->regex);
     out->literal_size = json_string_length(string);
     return copy_string(json_string_value(string), out->literal_size, &out->literal);
 }
@@ -155,8 +152,7 @@ static tt_status new_split(tt_tokenizer *t, tt_split_kind kind, tt_behavior beha
 
 static tt_status read_behavior(const json_t *v, const char *where, const char *fallback, tt_behavior *out)
 {
-    static const char *const names[] = {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext",
-                                        "Contiguous"};
+    static const char *const names[] = {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
     const char *name;
     TT_TRY(tt_json_get_string(v, where, "behavior", fallback, &name));
     for (int i = 0; name && i < 5; i++)
@@ -165,8 +161,7 @@ static tt_status read_behavior(const json_t *v, const char *where, const char *f
             return TT_OK;
         }
     return tt_error_set(
-        TT_EFORMAT,
-        "%s: behavior '%s' is none of Removed, Isolated, MergedWithPrevious, MergedWithNext, Contiguous",
+        TT_EFORMAT, "%s: behavior '%s' is none of Removed, Isolated, MergedWithPrevious, MergedWithNext, Contiguous",
         where, name ? name : "");
 }
 
@@ -214,8 +209,7 @@ static tt_status read_prepend(const json_t *v, const char *where, tt_prepend *ou
     else if (strcmp(scheme, "never") == 0)
         *out = TT_PREPEND_NEVER;
     else
-        return tt_error_set(TT_EFORMAT, "%s: prepend_scheme '%s' is none of always, first, never", where,
-                            scheme);
+        return tt_error_set(TT_EFORMAT, "%s: prepend_scheme '%s' is none of always, first, never", where, scheme);
     TT_CHECK(legacy || *out == TT_PREPEND_NEVER, TT_EFORMAT,
              "%s: add_prefix_space is false but prepend_scheme is '%s'; remove one of them", where, scheme);
     return TT_OK;
@@ -224,8 +218,8 @@ static tt_status read_prepend(const json_t *v, const char *where, tt_prepend *ou
 static tt_status need_one_character(const char *s, size_t size, const char *where, const char *key)
 {
     uint32_t c;
-    TT_CHECK(size > 0 && tt_u8_next(s, &c) == size, TT_EFORMAT,
-             "%s: key '%s' is '%.80s'; expected one character", where, key, s);
+    TT_CHECK(size > 0 && tt_u8_next(s, &c) == size, TT_EFORMAT, "%s: key '%s' is '%.80s'; expected one character",
+             where, key, s);
     return TT_OK;
 }
 
@@ -293,15 +287,13 @@ static tt_status read_pre_tokenizer(tt_tokenizer *t, const json_t *v, int depth)
     }
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (strcmp(type, kinds[i].name) == 0) return in_part(kinds[i].read(t, v), "pre_tokenizer", type);
-    return refuse(
-        t->where, "a pre_tokenizer", type,
-        "Split, ByteLevel, Digits, Punctuation, Whitespace, WhitespaceSplit, Metaspace and Sequence");
+    return refuse(t->where, "a pre_tokenizer", type,
+                  "Split, ByteLevel, Digits, Punctuation, Whitespace, WhitespaceSplit, Metaspace and Sequence");
 }
 
 /* --- post-processor --------------------------------------------------------------------------- */
 
-static tt_status read_special_ids(const tt_tokenizer *t, const json_t *v, const json_t *item,
-                                  tt_template_item *out)
+static tt_status read_special_ids(const tt_tokenizer *t, const json_t *v, const json_t *item, tt_template_item *out)
 {
     const char *name;
     TT_TRY(tt_json_get_string(item, t->where, "id", "", &name));
@@ -316,8 +308,8 @@ static tt_status read_special_ids(const tt_tokenizer *t, const json_t *v, const 
         const json_t *id = json_array_get(ids, i);
         int64_t value = json_is_integer(id) ? json_integer_value(id) : -1;
         TT_CHECK(value >= 0 && value < TT_TOKEN_ID_LIMIT, TT_EFORMAT,
-                 "%s: post_processor TemplateProcessing: an id of '%s' is no whole number below %d", t->where,
-                 name, TT_TOKEN_ID_LIMIT);
+                 "%s: post_processor TemplateProcessing: an id of '%s' is no whole number below %d", t->where, name,
+                 TT_TOKEN_ID_LIMIT);
         out->ids[out->count++] = (int32_t)value;
     }
     return TT_OK;
@@ -326,19 +318,16 @@ static tt_status read_special_ids(const tt_tokenizer *t, const json_t *v, const 
 static tt_status read_template_item(tt_tokenizer *t, const json_t *v, const json_t *entry)
 {
     tt_template_item *item = &t->items[t->item_count++];
-    const json_t *sequence = json_object_get(entry, "Sequence"),
-                 *special = json_object_get(entry, "SpecialToken");
+    const json_t *sequence = json_object_get(entry, "Sequence"), *special = json_object_get(entry, "SpecialToken");
     *item = (tt_template_item){.sequence = sequence != NULL};
-    TT_CHECK(
-        json_object_size(entry) == 1 && json_is_object(sequence ? sequence : special), TT_EFORMAT,
-        "%s: post_processor TemplateProcessing: an item of 'single' is neither SpecialToken nor Sequence",
-        t->where);
+    TT_CHECK(json_object_size(entry) == 1 && json_is_object(sequence ? sequence : special), TT_EFORMAT,
+             "%s: post_processor TemplateProcessing: an item of 'single' is neither SpecialToken nor Sequence",
+             t->where);
     if (special) return read_special_ids(t, v, special, item);
     const char *name;
     TT_TRY(tt_json_get_string(sequence, t->where, "id", "", &name));
     TT_CHECK(strcmp(name, "A") == 0, TT_EFORMAT,
-             "%s: post_processor TemplateProcessing: 'single' holds the sequence '%s'; expected A", t->where,
-             name);
+             "%s: post_processor TemplateProcessing: 'single' holds the sequence '%s'; expected A", t->where, name);
     return TT_OK;
 }
 
@@ -440,8 +429,8 @@ static tt_status check_model(const tt_tokenizer *t, const json_t *model, const t
     TT_TRY(tt_json_get_string(model, t->where, "type", "BPE", &type));
     if (strcmp(type, "BPE") != 0) return refuse(t->where, "a model", type, "BPE");
     TT_TRY(tt_json_get_number(model, t->where, "dropout", 0, &dropout));
-    TT_CHECK(dropout == 0, TT_EFORMAT,
-             "%s: model.dropout is %g; tokens must not depend on chance, set it to null", t->where, dropout);
+    TT_CHECK(dropout == 0, TT_EFORMAT, "%s: model.dropout is %g; tokens must not depend on chance, set it to null",
+             t->where, dropout);
     TT_CHECK(m->vocab, TT_EFORMAT, "%s: model.vocab is %s; expected an object from token to id", t->where,
              tt_json_kind(json_object_get(model, "vocab")));
     TT_CHECK(m->merges, TT_EFORMAT, "%s: model.merges is %s; expected an array", t->where,
@@ -449,8 +438,7 @@ static tt_status check_model(const tt_tokenizer *t, const json_t *model, const t
     return TT_OK;
 }
 
-static tt_status read_affix(const tt_tokenizer *t, const json_t *model, const char *key, char **out,
-                            size_t *size)
+static tt_status read_affix(const tt_tokenizer *t, const json_t *model, const char *key, char **out, size_t *size)
 {
     const json_t *v = json_object_get(model, key);
     if (v && !json_is_null(v)) return own_string(model, t->where, key, out, size);
@@ -474,8 +462,7 @@ static tt_status read_model(tt_tokenizer *t, const json_t *model, const tt_model
     TT_TRY(tt_model_read_vocab(m, text, t->where, &b->vocab));
     TT_TRY(tt_model_read_merges(m, text, t->where, b));
     b->unk = unk ? tt_vocab_find(&b->vocab, unk, strlen(unk)) : -1;
-    TT_CHECK(!unk || b->unk >= 0, TT_EFORMAT, "%s: model.unk_token '%s' is not in the vocabulary", t->where,
-             unk);
+    TT_CHECK(!unk || b->unk >= 0, TT_EFORMAT, "%s: model.unk_token '%s' is not in the vocabulary", t->where, unk);
     return tt_bpe_finish(b, t->where);
 }
 
@@ -488,12 +475,11 @@ tt_status tt_tokenizer_add(tt_tokenizer *t, tt_added *a, const char *where)
     const char *other = tt_vocab_string(&t->bpe.vocab, a->id, &size);
     int32_t known = tt_vocab_find(&t->bpe.vocab, a->content, a->size);
     if (other && (size != a->size || memcmp(other, a->content, size) != 0))
-        TT_GO(tt_error_set(TT_EFORMAT,
-                           "%s: added token '%.80s' has id %d, which the vocabulary gives to '%.80s'", where,
-                           a->content, a->id, other));
+        TT_GO(tt_error_set(TT_EFORMAT, "%s: added token '%.80s' has id %d, which the vocabulary gives to '%.80s'",
+                           where, a->content, a->id, other));
     if (known >= 0 && known != a->id)
-        TT_GO(tt_error_set(TT_EFORMAT, "%s: added token '%.80s' has id %d, but id %d in the vocabulary",
-                           where, a->content, a->id, known));
+        TT_GO(tt_error_set(TT_EFORMAT, "%s: added token '%.80s' has id %d, but id %d in the vocabulary", where,
+                           a->content, a->id, known));
     TT_GO(tt_vocab_add(&t->added_names, a->content, a->size, a->id, where));
     TT_GO(tt_map_put(&t->added_by_id, (uint64_t)a->id, t->added_count));
     TT_GO(tt_grow((void **)&t->added, &t->added_capacity, t->added_count + 1, sizeof *t->added));
@@ -508,8 +494,8 @@ static tt_status read_added(tt_tokenizer *t, const json_t *v)
 {
     tt_added a = {0};
     int64_t id;
-    TT_CHECK(json_is_object(v), TT_EFORMAT, "%s: an entry of added_tokens is %s; expected an object",
-             t->where, tt_json_kind(v));
+    TT_CHECK(json_is_object(v), TT_EFORMAT, "%s: an entry of added_tokens is %s; expected an object", t->where,
+             tt_json_kind(v));
     TT_TRY(tt_json_get_int(v, t->where, "id", -1, &id));
     TT_CHECK(id >= 0 && id < TT_TOKEN_ID_LIMIT, TT_EFORMAT, "%s: an added token has id %lld; ids are 0 to %d",
              t->where, (long long)id, TT_TOKEN_ID_LIMIT - 1);

@@ -69,14 +69,13 @@ static tt_status decompose(tt_context *c, form f, uint32_t code)
     int boundary = 0;
     utf8proc_option_t options = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (f.compat ? UTF8PROC_COMPAT : 0);
     utf8proc_ssize_t n = utf8proc_decompose_char((utf8proc_int32_t)code, parts, 32, options, &boundary);
-    TT_CHECK(n >= 0 && n <= 32, TT_EINTERNAL,
-             "tokenizer: U+%04X has no decomposition of at most 32 characters", code);
+    TT_CHECK(n >= 0 && n <= 32, TT_EINTERNAL, "tokenizer: U+%04X has no decomposition of at most 32 characters",
+             code);
     TT_TRY(tt_grow((void **)&c->units, &c->unit_capacity, c->unit_count + (size_t)n, sizeof *c->units));
     for (utf8proc_ssize_t i = 0; i < n; i++)
-        c->units[c->unit_count++] =
-            (tt_unit){.c = (uint32_t)parts[i],
-                      .change = i > 0,
-                      .ccc = (uint8_t)utf8proc_get_property(parts[i])->combining_class};
+        c->units[c->unit_count++] = (tt_unit){.c = (uint32_t)parts[i],
+                                              .change = i > 0,
+                                              .ccc = (uint8_t)utf8proc_get_property(parts[i])->combining_class};
     return TT_OK;
 }
 
@@ -97,8 +96,7 @@ static tt_status order_marks(tt_context *c)
     for (size_t i = 0; i < c->unit_count;) {
         size_t j = i;
         bool sorted = true;
-        for (; j < c->unit_count && c->units[j].ccc; j++)
-            sorted &= j == i || c->units[j - 1].ccc <= c->units[j].ccc;
+        for (; j < c->unit_count && c->units[j].ccc; j++) sorted &= j == i || c->units[j - 1].ccc <= c->units[j].ccc;
         if (!sorted) sort_marks(c->units + i, j - i, c->units + c->unit_count);
         i = j + (j == i);
     }
@@ -166,8 +164,7 @@ static tt_status put_units(const tt_context *c, const tt_view *v, size_t at, tt_
     for (size_t i = 0; i < c->unit_count; i++) {
         const tt_unit *u = &c->units[i];
         uint32_t code;
-        TT_TRY(
-            put_char(out, u->c, u->change > 0 || at >= v->size ? span_before(v, at) : tt_view_span(v, at)));
+        TT_TRY(put_char(out, u->c, u->change > 0 || at >= v->size ? span_before(v, at) : tt_view_span(v, at)));
         for (int k = u->change; k <= 0 && at < v->size; k++) at += tt_u8_next(v->bytes + at, &code);
     }
     return TT_OK;
@@ -194,8 +191,7 @@ static bool next_segment(form f, const tt_view *v, size_t at, size_t *begin, siz
     return true;
 }
 
-static tt_status normal_form(const tt_normal_step *s, tt_context *c, const tt_view *v, tt_buffer *out,
-                             bool *changed)
+static tt_status normal_form(const tt_normal_step *s, tt_context *c, const tt_view *v, tt_buffer *out, bool *changed)
 {
     form f = form_of(s->kind);
     size_t copied = 0, begin, end = 0;
@@ -220,8 +216,7 @@ static tt_status prepend(const tt_normal_step *s, const tt_view *v, tt_buffer *o
     return tt_buffer_copy(out, v, 0, v->size);
 }
 
-static tt_status replace(const tt_normal_step *s, tt_context *c, const tt_view *v, tt_buffer *out,
-                         bool *changed)
+static tt_status replace(const tt_normal_step *s, tt_context *c, const tt_view *v, tt_buffer *out, bool *changed)
 {
     size_t copied = 0, from = 0, begin, end;
     for (;;) {
@@ -285,8 +280,7 @@ static void strip(const tt_normal_step *s, tt_view *v)
     *v = tt_view_part(v, begin, end);
 }
 
-static tt_status apply(const tt_normal_step *s, tt_context *c, const tt_view *v, tt_buffer *out,
-                       bool *changed)
+static tt_status apply(const tt_normal_step *s, tt_context *c, const tt_view *v, tt_buffer *out, bool *changed)
 {
     switch (s->kind) {
     case TT_NORMAL_PREPEND:

@@ -22,11 +22,11 @@
 
 #include <pcre2.h>
 
-#define SPACES                                                                                               \
-    "\\x09-\\x0d\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{"     \
+#define SPACES                                                                                                       \
+    "\\x09-\\x0d\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{"             \
     "3000}"
-#define NOT_SPACES                                                                                           \
-    "\\x00-\\x08\\x0e-\\x1f\\x21-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}"                 \
+#define NOT_SPACES                                                                                                   \
+    "\\x00-\\x08\\x0e-\\x1f\\x21-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}"                         \
     "\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}"
 #define WORD "\\p{Alphabetic}\\p{M}\\p{N}\\p{Pc}"
 
@@ -66,20 +66,18 @@ static void put_text(rewriter *r, const char *s)
 
 static tt_status refuse(const rewriter *r, const char *construct)
 {
-    return tt_error_set(
-        TT_EFORMAT,
-        "%s: the regular expression '%.200s' uses %s at byte %zu, which is not supported; write the "
-        "pattern without it",
-        r->where, r->pattern, construct, r->at);
+    return tt_error_set(TT_EFORMAT,
+                        "%s: the regular expression '%.200s' uses %s at byte %zu, which is not supported; write the "
+                        "pattern without it",
+                        r->where, r->pattern, construct, r->at);
 }
 
 /* \uHHHH, the digits behind r->at. */
 static tt_status rewrite_code_point(rewriter *r)
 {
-    TT_CHECK(r->size - r->at >= 6 && strspn(r->pattern + r->at + 2, "0123456789abcdefABCDEF") >= 4,
-             TT_EFORMAT,
-             "%s: the regular expression '%.200s' has \\u without four hexadecimal digits at byte %zu",
-             r->where, r->pattern, r->at);
+    TT_CHECK(r->size - r->at >= 6 && strspn(r->pattern + r->at + 2, "0123456789abcdefABCDEF") >= 4, TT_EFORMAT,
+             "%s: the regular expression '%.200s' has \\u without four hexadecimal digits at byte %zu", r->where,
+             r->pattern, r->at);
     put_text(r, "\\x{");
     put(r, r->pattern + r->at + 2, 4);
     put_text(r, "}");
@@ -162,8 +160,7 @@ static tt_status open_class(rewriter *r)
 
 static tt_status check_group(const rewriter *r)
 {
-    static const char *const known[] = {"(?:",  "(?=",  "(?!",   "(?<=",  "(?<!",
-                                        "(?i:", "(?i)", "(?-i:", "(?-i)", "(?>"};
+    static const char *const known[] = {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?i:", "(?i)", "(?-i:", "(?-i)", "(?>"};
     const char *p = r->pattern + r->at;
     if (p[1] == '*') return refuse(r, "a verb (*");
     if (p[1] != '?') return TT_OK;
@@ -202,8 +199,8 @@ static tt_status compile(const rewriter *r, tt_regex *out)
     pcre2_set_newline(context, PCRE2_NEWLINE_LF); /* . stops at line feeds only */
     int error;
     PCRE2_SIZE offset;
-    out->code = pcre2_compile((PCRE2_SPTR)r->out, r->used, PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C,
-                              &error, &offset, context);
+    out->code = pcre2_compile((PCRE2_SPTR)r->out, r->used, PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error,
+                              &offset, context);
     pcre2_compile_context_free(context);
     if (!out->code) {
         PCRE2_UCHAR reason[200] = "?";
@@ -218,8 +215,8 @@ static tt_status compile(const rewriter *r, tt_regex *out)
 
 tt_status tt_regex_compile(const char *pattern, size_t size, const char *where, tt_regex **out)
 {
-    TT_CHECK(size <= MAX_PATTERN, TT_EFORMAT, "%s: a regular expression of %zu bytes; the limit is %d", where,
-             size, MAX_PATTERN);
+    TT_CHECK(size <= MAX_PATTERN, TT_EFORMAT, "%s: a regular expression of %zu bytes; the limit is %d", where, size,
+             MAX_PATTERN);
     TT_CHECK(strlen(pattern) == size, TT_EFORMAT, "%s: a regular expression with a NUL character", where);
     tt_status status = TT_OK;
     rewriter r = {.where = where, .pattern = pattern, .size = size, .out = malloc(320 * (size + 1))};
@@ -278,17 +275,16 @@ tt_status tt_regex_find(const tt_regex *r, tt_regex_scratch *s, const char *text
     uint64_t limit = 10000000 + 16 * (uint64_t)size;
     pcre2_set_match_limit(s->context, limit < UINT32_MAX ? (uint32_t)limit : UINT32_MAX);
     /* Both forms skip PCRE2's own UTF-8 check, which would read the whole text for every match. */
-    int n = r->jit
-                ? pcre2_jit_match(r->code, (PCRE2_SPTR)text, size, from, 0, s->data, s->context)
-                : pcre2_match(r->code, (PCRE2_SPTR)text, size, from, PCRE2_NO_UTF_CHECK, s->data, s->context);
+    int n = r->jit ? pcre2_jit_match(r->code, (PCRE2_SPTR)text, size, from, 0, s->data, s->context)
+                   : pcre2_match(r->code, (PCRE2_SPTR)text, size, from, PCRE2_NO_UTF_CHECK, s->data, s->context);
     *found = n >= 0;
     if (n == PCRE2_ERROR_NOMATCH) return TT_OK;
     if (n < 0) {
         PCRE2_UCHAR reason[200] = "?";
         pcre2_get_error_message(n, reason, sizeof reason);
         return tt_error_set(TT_EDATA,
-                            "a split pattern of the tokenizer failed on a text of %zu bytes at byte %zu: %s",
-                            size, from, (char *)reason);
+                            "a split pattern of the tokenizer failed on a text of %zu bytes at byte %zu: %s", size,
+                            from, (char *)reason);
     }
     const PCRE2_SIZE *range = pcre2_get_ovector_pointer(s->data);
     *begin = range[0];

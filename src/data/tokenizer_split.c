@@ -15,8 +15,7 @@
 static tt_status add_piece(tt_pieces *p, size_t begin, size_t end)
 {
     if (begin == end) return TT_OK;
-    if (p->count == p->capacity)
-        TT_TRY(tt_grow((void **)&p->items, &p->capacity, p->count + 1, sizeof *p->items));
+    if (p->count == p->capacity) TT_TRY(tt_grow((void **)&p->items, &p->capacity, p->count + 1, sizeof *p->items));
     p->items[p->count++] = (tt_piece){begin, end};
     return TT_OK;
 }
@@ -30,8 +29,8 @@ static tt_status add_match(tt_context *c, size_t begin, size_t end, bool hit)
 
 /* --- patterns --------------------------------------------------------------------------------- */
 
-tt_status tt_pattern_find(const tt_pattern *p, tt_regex_scratch *s, const char *text, size_t size,
-                          size_t from, bool *found, size_t *begin, size_t *end)
+tt_status tt_pattern_find(const tt_pattern *p, tt_regex_scratch *s, const char *text, size_t size, size_t from,
+                          bool *found, size_t *begin, size_t *end)
 {
     if (p->regex) return tt_regex_find(p->regex, s, text, size, from, found, begin, end);
     *found = false;
@@ -47,8 +46,7 @@ tt_status tt_pattern_find(const tt_pattern *p, tt_regex_scratch *s, const char *
 static bool is_punctuation(uint32_t c)
 {
     if (c < 0x80)
-        return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') ||
-               (c >= '{' && c <= '~');
+        return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~');
     utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)c);
     return k >= UTF8PROC_CATEGORY_PC && k <= UTF8PROC_CATEGORY_PO;
 }
@@ -192,10 +190,9 @@ static tt_status cut_before(const tt_split_step *s, const tt_buffer *b, size_t b
 {
     size_t at = begin;
     while (at < b->size) {
-        size_t first =
-            at + (at + s->content_size <= b->size && !memcmp(b->bytes + at, s->content, s->content_size)
-                      ? s->content_size
-                      : 0);
+        size_t first = at + (at + s->content_size <= b->size && !memcmp(b->bytes + at, s->content, s->content_size)
+                                 ? s->content_size
+                                 : 0);
         const char *next = memmem(b->bytes + first, b->size - first, s->content, s->content_size);
         size_t stop = next ? (size_t)(next - b->bytes) : b->size;
         TT_TRY(add_piece(out, at, stop));
@@ -204,15 +201,13 @@ static tt_status cut_before(const tt_split_step *s, const tt_buffer *b, size_t b
     return TT_OK;
 }
 
-static tt_status put_metaspace(const tt_split_step *s, tt_context *c, const tt_view *v, tt_piece p,
-                               tt_buffer *out)
+static tt_status put_metaspace(const tt_split_step *s, tt_context *c, const tt_view *v, tt_piece p, tt_buffer *out)
 {
     size_t begin = out->size;
     bool present = v->bytes[p.begin] == ' ' || begins_with(v, p, s->content, s->content_size);
-    bool wanted = s->prepend == TT_PREPEND_ALWAYS ||
-                  (s->prepend == TT_PREPEND_FIRST && tt_view_span(v, p.begin).begin == 0);
-    if (wanted && !present)
-        TT_TRY(tt_buffer_push(out, s->content, s->content_size, tt_view_span(v, p.begin)));
+    bool wanted =
+        s->prepend == TT_PREPEND_ALWAYS || (s->prepend == TT_PREPEND_FIRST && tt_view_span(v, p.begin).begin == 0);
+    if (wanted && !present) TT_TRY(tt_buffer_push(out, s->content, s->content_size, tt_view_span(v, p.begin)));
     TT_TRY(put_replaced(s, v, p, out));
     return s->behavior == TT_MERGED_WITH_NEXT ? cut_before(s, out, begin, &c->spare)
                                               : add_piece(&c->spare, begin, out->size);

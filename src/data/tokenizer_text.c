@@ -32,8 +32,8 @@ size_t tt_u8_check(const char *text, size_t bytes)
 bool tt_is_space(uint32_t c)
 {
     if (c < 0x80) return c == ' ' || (c >= 9 && c <= 13);
-    return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
-           c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+    return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 ||
+           c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
 tt_status tt_grow(void **array, size_t *capacity, size_t need, size_t size)
@@ -59,9 +59,7 @@ tt_span tt_view_range(const tt_view *v, size_t begin, size_t end)
 {
     if (v->align && begin < end) return (tt_span){v->align[begin].begin, v->align[end - 1].end};
     if (v->align) { /* nothing: the place between two characters */
-        int64_t at = begin < v->size ? v->align[begin].begin
-                     : begin         ? v->align[begin - 1].end
-                                     : (int64_t)v->origin;
+        int64_t at = begin < v->size ? v->align[begin].begin : begin ? v->align[begin - 1].end : (int64_t)v->origin;
         return (tt_span){at, at};
     }
     while (begin > 0 && begin < v->size && tt_u8_inside(v->bytes[begin])) begin--;
@@ -109,8 +107,7 @@ tt_status tt_buffer_copy(tt_buffer *b, const tt_view *v, size_t begin, size_t en
 
 tt_view tt_buffer_view(const tt_buffer *b, size_t origin)
 {
-    static const tt_span nowhere = {0,
-                                    0}; /* an empty buffer may have no memory, but its view is not raw text */
+    static const tt_span nowhere = {0, 0}; /* an empty buffer may have no memory, but its view is not raw text */
     return (tt_view){b->bytes ? b->bytes : "", b->size, b->align ? b->align : &nowhere, origin};
 }
 
@@ -178,18 +175,17 @@ static tt_status enlarge_slots(tt_vocab *v)
 tt_status tt_vocab_add(tt_vocab *v, const char *string, size_t size, int64_t id, const char *where)
 {
     int shown = size < 80 ? (int)size : 80; /* the string need not end with a NUL */
-    TT_CHECK(id >= 0 && id < TT_TOKEN_ID_LIMIT, TT_EFORMAT, "%s: token '%.*s' has id %lld; ids are 0 to %d",
-             where, shown, string, (long long)id, TT_TOKEN_ID_LIMIT - 1);
+    TT_CHECK(id >= 0 && id < TT_TOKEN_ID_LIMIT, TT_EFORMAT, "%s: token '%.*s' has id %lld; ids are 0 to %d", where,
+             shown, string, (long long)id, TT_TOKEN_ID_LIMIT - 1);
     TT_CHECK(v->pool_size + size + 1 < UINT32_MAX, TT_EFORMAT, "%s: more than 4 GB of tokens", where);
     if (!v->slots || v->count * 2 > v->mask) TT_TRY(enlarge_slots(v));
     size_t slot = slot_of(v, string, size);
-    TT_CHECK(v->slots[slot] < 0, TT_EFORMAT, "%s: token '%.*s' is listed twice, with ids %d and %lld", where,
-             shown, string, v->slots[slot], (long long)id);
+    TT_CHECK(v->slots[slot] < 0, TT_EFORMAT, "%s: token '%.*s' is listed twice, with ids %d and %lld", where, shown,
+             string, v->slots[slot], (long long)id);
     TT_TRY(tt_grow((void **)&v->tokens, &v->tokens_capacity, (size_t)id + 1, sizeof *v->tokens));
     for (; v->size <= (size_t)id; v->size++) v->tokens[v->size] = (tt_token){UINT32_MAX, 0};
-    TT_CHECK(v->tokens[id].at == UINT32_MAX, TT_EFORMAT,
-             "%s: id %lld belongs to two tokens, '%.80s' and '%.*s'", where, (long long)id,
-             v->pool + v->tokens[id].at, shown, string);
+    TT_CHECK(v->tokens[id].at == UINT32_MAX, TT_EFORMAT, "%s: id %lld belongs to two tokens, '%.80s' and '%.*s'",
+             where, (long long)id, v->pool + v->tokens[id].at, shown, string);
     TT_TRY(tt_grow((void **)&v->pool, &v->pool_capacity, v->pool_size + size + 1, 1));
     memcpy(v->pool + v->pool_size, string, size);
     v->pool[v->pool_size + size] = 0; /* for messages */

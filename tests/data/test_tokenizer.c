@@ -61,8 +61,7 @@ static void sha256_block(uint32_t h[8], const unsigned char *p)
         0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
     uint32_t w[64], s[8];
     for (int i = 0; i < 16; i++)
-        w[i] = (uint32_t)p[4 * i] << 24 | (uint32_t)p[4 * i + 1] << 16 | (uint32_t)p[4 * i + 2] << 8 |
-               p[4 * i + 3];
+        w[i] = (uint32_t)p[4 * i] << 24 | (uint32_t)p[4 * i + 1] << 16 | (uint32_t)p[4 * i + 2] << 8 | p[4 * i + 3];
     for (int i = 16; i < 64; i++)
         w[i] = w[i - 16] + (rotate(w[i - 15], 7) ^ rotate(w[i - 15], 18) ^ w[i - 15] >> 3) + w[i - 7] +
                (rotate(w[i - 2], 17) ^ rotate(w[i - 2], 19) ^ w[i - 2] >> 10);
@@ -71,8 +70,7 @@ static void sha256_block(uint32_t h[8], const unsigned char *p)
         uint32_t a = s[0], e = s[4];
         uint32_t t1 =
             s[7] + (rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25)) + ((e & s[5]) ^ (~e & s[6])) + k[i] + w[i];
-        uint32_t t2 =
-            (rotate(a, 2) ^ rotate(a, 13) ^ rotate(a, 22)) + ((a & s[1]) ^ (a & s[2]) ^ (s[1] & s[2]));
+        uint32_t t2 = (rotate(a, 2) ^ rotate(a, 13) ^ rotate(a, 22)) + ((a & s[1]) ^ (a & s[2]) ^ (s[1] & s[2]));
         memmove(s + 1, s, 7 * sizeof *s);
         s[4] += t1;
         s[0] = t1 + t2;
@@ -82,8 +80,7 @@ static void sha256_block(uint32_t h[8], const unsigned char *p)
 
 static void sha256(const char *data, size_t bytes, char hex[65])
 {
-    uint32_t h[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                     0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+    uint32_t h[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
     unsigned char tail[128] = {0};
     size_t whole = bytes / 64 * 64, rest = bytes - whole, padded = rest < 56 ? 64 : 128;
     for (size_t i = 0; i < whole; i += 64) sha256_block(h, (const unsigned char *)data + i);
@@ -146,8 +143,7 @@ static void check_encode(void *user, int line, const json_t *row)
     size_t bytes, decoded_bytes;
     const char *text = string_of(row, "text", &bytes), *decoded = string_of(row, "decoded", &decoded_bytes);
     tt_encoding e = {0};
-    assert_ok(
-        tt_tokenizer_encode(t, text, bytes, json_is_true(json_object_get(row, "add_special_tokens")), &e));
+    assert_ok(tt_tokenizer_encode(t, text, bytes, json_is_true(json_object_get(row, "add_special_tokens")), &e));
     expect_ids("encode", line, json_object_get(row, "ids"), e.ids, e.count);
     if (json_object_get(row, "offsets")) expect_ranges(line, json_object_get(row, "offsets"), text, &e);
     expect_text("encode", line, t, e.ids, e.count, false, decoded, decoded_bytes);
@@ -179,16 +175,14 @@ static void check_run(void *user, int line, const json_t *row)
     size_t bytes, used = 0, ignored;
     char *text = joined_parts(row, &bytes), hex[65];
     tt_encoding e = {0};
-    assert_ok(
-        tt_tokenizer_encode(t, text, bytes, json_is_true(json_object_get(row, "add_special_tokens")), &e));
+    assert_ok(tt_tokenizer_encode(t, text, bytes, json_is_true(json_object_get(row, "add_special_tokens")), &e));
     assert_int_equal(e.count, json_integer_value(json_object_get(row, "n_ids")));
     int64_t n = e.count < 32 ? e.count : 32;
     expect_ids("first ids of run", line, json_object_get(row, "head"), e.ids, n);
     expect_ids("last ids of run", line, json_object_get(row, "tail"), e.ids + e.count - n, n);
     char *list = malloc((size_t)e.count * 12 + 1);
     assert_non_null(list);
-    for (int64_t i = 0; i < e.count; i++)
-        used += (size_t)sprintf(list + used, "%s%d", i ? "," : "", e.ids[i]);
+    for (int64_t i = 0; i < e.count; i++) used += (size_t)sprintf(list + used, "%s%d", i ? "," : "", e.ids[i]);
     sha256(list, used, hex);
     assert_string_equal(hex, string_of(row, "sha256", &ignored));
     for (int64_t i = 0; i < e.count; i++)
@@ -207,8 +201,8 @@ static void check_decode(void *user, int line, const json_t *row)
     int32_t *ids = malloc((count + 1) * sizeof *ids);
     assert_non_null(ids);
     for (size_t i = 0; i < count; i++) ids[i] = (int32_t)json_integer_value(json_array_get(list, i));
-    expect_text("decode", line, t, ids, (int64_t)count,
-                json_is_true(json_object_get(row, "skip_special_tokens")), decoded, bytes);
+    expect_text("decode", line, t, ids, (int64_t)count, json_is_true(json_object_get(row, "skip_special_tokens")),
+                decoded, bytes);
     free(ids);
 }
 
@@ -317,8 +311,7 @@ static void names_and_ids_agree(void **state)
     tt_tokenizer *t = load_small();
     assert_int_equal(tt_tokenizer_size(t), 2048);
     assert_int_equal(tt_tokenizer_id(t, "<|im_end|>"), 2047);
-    assert_int_equal(tt_tokenizer_id(t, "\xC4\xA0t"),
-                     256); /* the first merge, "Gt" with a space's stand-in */
+    assert_int_equal(tt_tokenizer_id(t, "\xC4\xA0t"), 256); /* the first merge, "Gt" with a space's stand-in */
     assert_int_equal(tt_tokenizer_id(t, "no such token"), -1);
     assert_true(tt_tokenizer_is_added(t, 2045));
     assert_false(tt_tokenizer_is_added(t, 256));
@@ -439,8 +432,7 @@ static void encode_row(void *user, int line, const json_t *row)
 
 static void *encode_all(void *user)
 {
-    for (int i = 0; i < 3; i++)
-        for_each_line("tests/fixtures/sft/tokenizer/encode-small.jsonl", encode_row, user);
+    for (int i = 0; i < 3; i++) for_each_line("tests/fixtures/sft/tokenizer/encode-small.jsonl", encode_row, user);
     return NULL;
 }
 

@@ -21,8 +21,7 @@ static void unsupported_components_are_refused_by_name(void **state)
         {{.normalizer = "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"(\"},\"content\":\"\"}"}, "Replace"},
         {{.pre = "{\"type\":\"UnicodeScripts\"}"}, "'UnicodeScripts'"},
         {{.pre = "{\"type\":\"BertPreTokenizer\"}"}, "'BertPreTokenizer'"},
-        {{.pre = "{\"type\":\"Split\",\"pattern\":{\"String\":\"a\"},\"behavior\":\"Sideways\"}"},
-         "'Sideways'"},
+        {{.pre = "{\"type\":\"Split\",\"pattern\":{\"String\":\"a\"},\"behavior\":\"Sideways\"}"}, "'Sideways'"},
         {{.pre = "{\"type\":\"Split\",\"pattern\":{\"String\":\"a\"}}"}, "behavior"},
         {{.pre = "{\"type\":\"Split\",\"pattern\":{\"String\":\"a\",\"Regex\":\"b\"},\"behavior\":"
                  "\"Isolated\"}"},
@@ -37,8 +36,7 @@ static void unsupported_components_are_refused_by_name(void **state)
         {{.post = "{\"type\":\"RobertaProcessing\"}"}, "'RobertaProcessing'"},
         {{.post = "{\"type\":\"TemplateProcessing\",\"single\":[]}"}, "0 times"},
         {{.post = "{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{\"id\":\"B\"}}]}"}, "'B'"},
-        {{.post = "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}}]}"},
-         "'<s>'"},
+        {{.post = "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}}]}"}, "'<s>'"},
         {{.post = "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"s\"}},{"
                   "\"Sequence\":{\"id\":"
                   "\"A\"}}],\"special_tokens\":{\"s\":{\"ids\":[777]}}}"},
@@ -92,8 +90,7 @@ static void bad_vocabularies_and_merges_are_refused(void **state)
         {{.merges = "[\"a\"]"}, "second token"},
         {{.merges = "7"}, "pair"},
         {{.model = ",\"vocab\":{}"}, "vocab"},
-        {{.model = ",\"continuing_subword_prefix\":\"##\"", .vocab = ",\"ab\":300", .merges = "\"a b\""},
-         "'##'"},
+        {{.model = ",\"continuing_subword_prefix\":\"##\"", .vocab = ",\"ab\":300", .merges = "\"a b\""}, "'##'"},
         {{.added = ADDED(400, "x1", "") "," ADDED(400, "y1", "")}, "two tokens"},
         {{.added = ADDED(400, "x1", "") "," ADDED(401, "x1", "")}, "twice"},
         {{.added = ADDED(97, "x1", "")}, "which the vocabulary gives to 'a'"},
@@ -138,8 +135,8 @@ static void bad_files_are_refused(void **state)
 }
 
 /* `open` n times, then `middle`, then `close` n times. */
-static char *nested(const char *head, const char *open, const char *middle, const char *close,
-                    const char *tail, int n)
+static char *nested(const char *head, const char *open, const char *middle, const char *close, const char *tail,
+                    int n)
 {
     char *text =
         malloc(strlen(head) + strlen(middle) + strlen(tail) + (size_t)n * (strlen(open) + strlen(close)) + 1);
@@ -160,16 +157,16 @@ static void deep_nesting_is_refused(void **state)
         const char *head, *open, *middle, *close, *tail;
         int n;
         const char *message;
-    } deep[] = {{"", "[", "", "]", "", 500000, "JSON"},
-                {"{\"model\":{\"vocab\":", "{\"a\":", "1", "}", ",\"merges\":[]}}", 500000, "whole number"},
-                {"{\"model\":{\"vocab\":{},\"merges\":", "[", "", "]", "}}", 500000, "a string expected"},
-                {"{\"model\":{\"vocab\":{},\"merges\":[]},\"normalizer\":",
-                 "{\"type\":\"Sequence\",\"normalizers\":[", "{\"type\":\"NFC\"}", "]}", "}", 100, "nested"},
-                {"{\"model\":{\"vocab\":{},\"merges\":[]},\"pre_tokenizer\":",
-                 "{\"type\":\"Sequence\",\"pretokenizers\":[", "", "]}", "}", 100, "nested"}};
+    } deep[] = {
+        {"", "[", "", "]", "", 500000, "JSON"},
+        {"{\"model\":{\"vocab\":", "{\"a\":", "1", "}", ",\"merges\":[]}}", 500000, "whole number"},
+        {"{\"model\":{\"vocab\":{},\"merges\":", "[", "", "]", "}}", 500000, "a string expected"},
+        {"{\"model\":{\"vocab\":{},\"merges\":[]},\"normalizer\":", "{\"type\":\"Sequence\",\"normalizers\":[",
+         "{\"type\":\"NFC\"}", "]}", "}", 100, "nested"},
+        {"{\"model\":{\"vocab\":{},\"merges\":[]},\"pre_tokenizer\":", "{\"type\":\"Sequence\",\"pretokenizers\":[",
+         "", "]}", "}", 100, "nested"}};
     for (size_t i = 0; i < sizeof deep / sizeof *deep; i++) {
-        char *text =
-            nested(deep[i].head, deep[i].open, deep[i].middle, deep[i].close, deep[i].tail, deep[i].n);
+        char *text = nested(deep[i].head, deep[i].open, deep[i].middle, deep[i].close, deep[i].tail, deep[i].n);
         assert_error(load_text(text, strlen(text), &t), TT_EFORMAT, deep[i].message);
         free(text);
     }
@@ -192,8 +189,8 @@ static char *rich_file(void)
         .vocab = ",\"ab\":300,\"abc\":301",
         .merges = "[\"a\",\"b\"],[\"ab\",\"c\"]",
         .model = ",\"ignore_merges\":true,\"byte_fallback\":false",
-        .added = ADDED(400, "<e>", ",\"special\":true") "," ADDED(401, "foo",
-                                                                  ",\"single_word\":true,\"lstrip\":true")});
+        .added =
+            ADDED(400, "<e>", ",\"special\":true") "," ADDED(401, "foo", ",\"single_word\":true,\"lstrip\":true")});
 }
 
 static void truncated_files_are_refused(void **state)
@@ -204,8 +201,7 @@ static void truncated_files_are_refused(void **state)
     size_t bytes = strlen(text);
     for (size_t n = 0; n < bytes; n += n < 700 || n > 3000 ? 1 : 7) {
         tt_status status = load_text(text, n, &t);
-        if (status != TT_EFORMAT)
-            fail_msg("the first %zu of %zu bytes: %s", n, bytes, tt_status_name(status));
+        if (status != TT_EFORMAT) fail_msg("the first %zu of %zu bytes: %s", n, bytes, tt_status_name(status));
     }
     assert_ok(load_text(text, bytes, &t));
     tt_tokenizer_destroy(&t);

@@ -33,8 +33,7 @@ static int64_t byte_of(const char *text, int64_t code_point)
 
 static void check_case(const char *name, const tt_tokenizer *t, const json_t *row)
 {
-    const json_t *text = json_array_get(row, 0), *ids = json_array_get(row, 2),
-                 *ranges = json_array_get(row, 3);
+    const json_t *text = json_array_get(row, 0), *ids = json_array_get(row, 2), *ranges = json_array_get(row, 3);
     const json_t *decoded = json_array_get(row, 4);
     const char *s = json_string_value(text);
     tt_encoding e = {0};
@@ -126,8 +125,7 @@ static size_t steps_of(const json_t *patterns, tt_split_step *steps)
     for (size_t i = 0; i < n; i++) {
         const json_t *p = json_array_get(patterns, i);
         steps[i] = (tt_split_step){.kind = TT_SPLIT_PATTERN, .behavior = TT_ISOLATED};
-        assert_ok(
-            tt_regex_compile(json_string_value(p), json_string_length(p), "test", &steps[i].pattern.regex));
+        assert_ok(tt_regex_compile(json_string_value(p), json_string_length(p), "test", &steps[i].pattern.regex));
     }
     return n;
 }
@@ -136,15 +134,14 @@ static void check_pieces(const char *name, const tt_context *c, const json_t *te
 {
     const char *s = json_string_value(text);
     if (c->pieces.count != json_array_size(expected))
-        fail_msg("%s: '%s' falls into %zu pieces, expected %zu", name, s, c->pieces.count,
-                 json_array_size(expected));
+        fail_msg("%s: '%s' falls into %zu pieces, expected %zu", name, s, c->pieces.count, json_array_size(expected));
     for (size_t i = 0; i < c->pieces.count; i++) {
         tt_piece p = c->pieces.items[i];
         const json_t *piece = json_array_get(expected, i);
         if (p.end - p.begin != json_string_length(piece) ||
             memcmp(s + p.begin, json_string_value(piece), p.end - p.begin) != 0)
-            fail_msg("%s: '%s': piece %zu is '%.*s', expected '%s'", name, s, i, (int)(p.end - p.begin),
-                     s + p.begin, json_string_value(piece));
+            fail_msg("%s: '%s': piece %zu is '%.*s', expected '%s'", name, s, i, (int)(p.end - p.begin), s + p.begin,
+                     json_string_value(piece));
     }
 }
 
@@ -225,8 +222,7 @@ static void long_runs_split_in_linear_time(void **state)
 {
     (void)state;
     enum { RUN = 1000000 };
-    static const char *const units[] = {" ",         "a", "^", "A", "1", "\n", " \n", "\xE4\xBD\xA0",
-                                        "e\xCC\x81", " ^"};
+    static const char *const units[] = {" ", "a", "^", "A", "1", "\n", " \n", "\xE4\xBD\xA0", "e\xCC\x81", " ^"};
     json_t *file, *patterns;
     const char *name;
     tt_context *c;
@@ -280,8 +276,7 @@ static void both_forms_of_merges_are_read(void **state)
     static const parts forms[] = {
         {.vocab = ",\"ab\":300,\"abc\":301", .merges = "\"#version: 0.2\",\"a b\",\"ab c\""},
         {.vocab = ",\"ab\":300,\"abc\":301", .merges = "[\"a\",\"b\"] , [\"ab\" , \"c\"]"},
-        {.vocab = ",\"\\u0061b\":300,\"ab\\u0063\":301",
-         .merges = "[\"\\u0061\",\"b\"],[\"ab\",\"\\u0063\"]"}};
+        {.vocab = ",\"\\u0061b\":300,\"ab\\u0063\":301", .merges = "[\"\\u0061\",\"b\"],[\"ab\",\"\\u0063\"]"}};
     for (int i = 0; i < 3; i++) {
         tt_tokenizer *t;
         assert_ok(load_parts(&forms[i], &t));
@@ -289,9 +284,8 @@ static void both_forms_of_merges_are_read(void **state)
         tt_tokenizer_destroy(&t);
     }
     tt_tokenizer *t; /* tokens that hold a space need pairs; without ByteLevel a space is a character */
-    parts spaced = {.pre = "null",
-                    .vocab = ",\" \":300,\"a \":301,\"a b\":302",
-                    .merges = "[\"a\",\" \"],[\"a \",\"b\"]"};
+    parts spaced = {
+        .pre = "null", .vocab = ",\" \":300,\"a \":301,\"a b\":302", .merges = "[\"a\",\" \"],[\"a \",\"b\"]"};
     assert_ok(load_parts(&spaced, &t));
     expect_ids(t, "a bab", "302 97 98");
     tt_tokenizer_destroy(&t);
@@ -328,8 +322,7 @@ static void unknown_characters_are_no_silence(void **state)
     assert_ok(load_parts(&(parts){.pre = "null"}, &t));
     assert_error(tt_tokenizer_encode(t, "a\xE4\xBD\xA0", 4, false, &e), TT_EDATA, "\xE4\xBD\xA0");
     tt_tokenizer_destroy(&t);
-    parts unknown = {
-        .pre = "null", .vocab = ",\"<?>\":300", .model = ",\"unk_token\":\"<?>\",\"fuse_unk\":true"};
+    parts unknown = {.pre = "null", .vocab = ",\"<?>\":300", .model = ",\"unk_token\":\"<?>\",\"fuse_unk\":true"};
     assert_ok(load_parts(&unknown, &t));
     expect_ids(t,
                "a\xE4\xBD\xA0\xE5\xA5\xBD"
@@ -344,13 +337,9 @@ static void added_tokens_match_before_everything_else(void **state)
     tt_tokenizer *t;
     parts p = {
         .pre = GPT2_SPLIT,
-        .added = ADDED(400, "<|im_end|>", ",\"special\":true") "," ADDED(
-            401, "foo",
-            ",\"single_word\":true") "," ADDED(402, "<r>",
-                                               ",\"rstrip\":true") "," ADDED(403, "<l>",
-                                                                             ",\"lstrip\":true") "," ADDED(404,
-                                                                                                           "",
-                                                                                                           "")};
+        .added =
+            ADDED(400, "<|im_end|>", ",\"special\":true") "," ADDED(401, "foo", ",\"single_word\":true") "," ADDED(
+                402, "<r>", ",\"rstrip\":true") "," ADDED(403, "<l>", ",\"lstrip\":true") "," ADDED(404, "", "")};
     assert_ok(load_parts(&p, &t));
     expect_ids(t, "f<|im_end|>b", "102 400 98");
     expect_ids(t, "<|im_end|", "60 124 105 109 95 101 110 100 124");
@@ -425,8 +414,7 @@ static void normal_forms_follow_unicode(void **state)
     expect_bytes(&(parts){.normalizer = "{\"type\":\"NFKC\"}"}, "\xEF\xAC\x81\xE2\x91\xA0", "fi1");
     expect_bytes(&(parts){.normalizer = "{\"type\":\"NFD\"}"}, "\xEA\xB0\x81",
                  "\xE1\x84\x80\xE1\x85\xA1\xE1\x86\xA8");
-    expect_bytes(&(parts){.normalizer = "{\"type\":\"Lowercase\"}"}, "A\xC4\xB0\xC3\x89",
-                 "ai\xCC\x87\xC3\xA9");
+    expect_bytes(&(parts){.normalizer = "{\"type\":\"Lowercase\"}"}, "A\xC4\xB0\xC3\x89", "ai\xCC\x87\xC3\xA9");
 }
 
 static void normalizers_leave_alone_what_does_not_match(void **state)
@@ -467,11 +455,9 @@ static void a_template_surrounds_the_ids_only_when_asked(void **state)
     (void)state;
     tt_tokenizer *t;
     parts p = {
-        .post =
-            "{\"type\":\"Sequence\",\"processors\":[" BYTES_ONLY
-            ",{\"type\":\"TemplateProcessing\",\"single\":["
-            "{\"SpecialToken\":{\"id\":\"<s>\",\"type_id\":0}},{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}],"
-            "\"pair\":[],\"special_tokens\":{\"<s>\":{\"id\":\"<s>\",\"ids\":[400],\"tokens\":[\"<s>\"]}}}]}",
+        .post = "{\"type\":\"Sequence\",\"processors\":[" BYTES_ONLY ",{\"type\":\"TemplateProcessing\",\"single\":["
+                "{\"SpecialToken\":{\"id\":\"<s>\",\"type_id\":0}},{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}],"
+                "\"pair\":[],\"special_tokens\":{\"<s>\":{\"id\":\"<s>\",\"ids\":[400],\"tokens\":[\"<s>\"]}}}]}",
         .added = ADDED(400, "<s>", ",\"special\":true")};
     assert_ok(load_parts(&p, &t));
     assert_string_equal(ids_of(t, "ab", 2, true), "400 97 98");

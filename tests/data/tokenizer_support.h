@@ -45,14 +45,13 @@ static inline char *file_of(const parts *p)
     char tokens[8192], *text = malloc(65536);
     assert_non_null(text);
     byte_tokens(tokens);
-    snprintf(
-        text, 65536,
-        "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":[%s],\"normalizer\":%s,"
-        "\"pre_tokenizer\":%s,\"post_processor\":%s,\"decoder\":%s,"
-        "\"model\":{\"type\":\"BPE\",\"vocab\":{%s%s},\"merges\":[%s]%s}}",
-        or (p->added, ""), or (p->normalizer, "null"), or (p->pre, BYTES_ONLY), or (p->post, "null"),
-        or (p->decoder, "{\"type\":\"ByteLevel\"}"), tokens, or (p->vocab, ""), or (p->merges, ""),
-        or (p->model, ""));
+    snprintf(text, 65536,
+             "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":[%s],\"normalizer\":%s,"
+             "\"pre_tokenizer\":%s,\"post_processor\":%s,\"decoder\":%s,"
+             "\"model\":{\"type\":\"BPE\",\"vocab\":{%s%s},\"merges\":[%s]%s}}",
+             or (p->added, ""), or (p->normalizer, "null"), or (p->pre, BYTES_ONLY), or (p->post, "null"),
+             or (p->decoder, "{\"type\":\"ByteLevel\"}"), tokens, or (p->vocab, ""), or (p->merges, ""),
+             or (p->model, ""));
     return text;
 }
 
@@ -61,8 +60,7 @@ static inline tt_status load_text(const char *text, size_t bytes, tt_tokenizer *
     char folder[1024], path[1200];
     snprintf(folder, sizeof folder, "%s", test_folder(TOKENIZER_FOLDER));
     snprintf(path, sizeof path, "%s/tokenizer.json", folder);
-    FILE *f =
-        fopen(path, "wb"); /* not tt_file_write_all, whose flush to the disk would cost thousands of these */
+    FILE *f = fopen(path, "wb"); /* not tt_file_write_all, whose flush to the disk would cost thousands of these */
     assert_non_null(f);
     assert_int_equal(fwrite(text, 1, bytes, f), bytes);
     assert_int_equal(fclose(f), 0);
