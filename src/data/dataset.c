@@ -138,8 +138,7 @@ static tt_status prepare_row(piece *c, const loader *l, const tt_preparer *p, co
 
 /* --- one block ------------------------------------------------------------------------------------------ */
 
-static void prepare_piece(piece *c, const loader *l, const tt_preparer *p, const tt_jsonl_row *rows,
-                          int64_t count)
+static void prepare_piece(piece *c, const loader *l, const tt_preparer *p, const tt_jsonl_row *rows, int64_t count)
 {
     c->tokens.count = 0;
     c->rows.count = 0;
@@ -189,8 +188,7 @@ static tt_status append_piece(tt_dataset *d, const piece *c, XXH64_state_t *hash
     TT_TRY(tt_tokens_reserve(&d->tokens, c->tokens.count));
     if (c->tokens.count > 0) {
         memcpy(d->tokens.ids + begin, c->tokens.ids, (size_t)c->tokens.count * sizeof *c->tokens.ids);
-        memcpy(d->tokens.labels + begin, c->tokens.labels,
-               (size_t)c->tokens.count * sizeof *c->tokens.labels);
+        memcpy(d->tokens.labels + begin, c->tokens.labels, (size_t)c->tokens.count * sizeof *c->tokens.labels);
     }
     d->tokens.count += c->tokens.count;
     for (int64_t i = 0; i < c->rows.count; i++) {
@@ -208,8 +206,7 @@ static tt_status prepare_block(tt_dataset *d, const loader *l, const tt_jsonl_ro
     const tt_preparer *p = d->preparer;
 #pragma omp parallel for num_threads(l->threads) schedule(dynamic, 1)
     for (int i = 0; i < l->num_pieces; i++) {
-        int64_t begin = tt_block_begin(count, l->num_pieces, i),
-                end = tt_block_begin(count, l->num_pieces, i + 1);
+        int64_t begin = tt_block_begin(count, l->num_pieces, i), end = tt_block_begin(count, l->num_pieces, i + 1);
         prepare_piece(&l->pieces[i], l, p, rows + begin, end - begin);
     }
     for (int i = 0; i < l->num_pieces; i++) TT_TRY(append_piece(d, &l->pieces[i], l->hash));
@@ -329,8 +326,7 @@ int64_t tt_dataset_rows(const tt_dataset *d)
     return d->rows.count;
 }
 
-void tt_dataset_row(const tt_dataset *d, int64_t i, const int32_t **ids, const int32_t **labels,
-                    int64_t *count)
+void tt_dataset_row(const tt_dataset *d, int64_t i, const int32_t **ids, const int32_t **labels, int64_t *count)
 {
     TT_ASSERT(i >= 0 && i < d->rows.count);
     int64_t begin = d->rows.rows[i].begin;
@@ -376,8 +372,8 @@ void tt_data_report_log(const tt_data_report *r, const char *path)
         tt_warn("%s: %lld of %lld rows are longer than max_length and were cut; %lld tokens lost", path,
                 (long long)r->rows_truncated, (long long)r->rows_read, (long long)r->tokens_truncated);
     if (r->rows_untrained)
-        tt_warn("%s: %lld of %lld rows have nothing to train and were removed", path,
-                (long long)r->rows_untrained, (long long)r->rows_read);
+        tt_warn("%s: %lld of %lld rows have nothing to train and were removed", path, (long long)r->rows_untrained,
+                (long long)r->rows_read);
     if (r->rows_unanswered)
         tt_warn("%s: %lld of %lld rows have no text of the assistant and were skipped", path,
                 (long long)r->rows_unanswered, (long long)r->rows_read);

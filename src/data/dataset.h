@@ -31,7 +31,7 @@ typedef struct tt_data_report {
     int64_t rows_truncated;   /* of those read, also when removed afterwards */
     int64_t tokens_truncated; /* taken off by truncation */
     int64_t tokens;           /* of the rows kept */
-    int64_t targets; /* labels of the rows kept that enter the loss: a row's first label never does */
+    int64_t targets;          /* labels of the rows kept that enter the loss: a row's first label never does */
     struct {
         int64_t rows, first_line;
     } warnings[TT_WARN_COUNT];
@@ -48,8 +48,7 @@ void tt_dataset_destroy(tt_dataset **d);
 int64_t tt_dataset_rows(const tt_dataset *d);
 
 /* tt_dataset_row - row i, 0 <= i < tt_dataset_rows. Borrowed. */
-void tt_dataset_row(const tt_dataset *d, int64_t i, const int32_t **ids, const int32_t **labels,
-                    int64_t *count);
+void tt_dataset_row(const tt_dataset *d, int64_t i, const int32_t **ids, const int32_t **labels, int64_t *count);
 
 /* tt_dataset_source - where row i stands in the file: its number among the rows from 0, and its line from 1.
  */

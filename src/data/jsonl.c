@@ -84,8 +84,8 @@ static tt_status fill(tt_jsonl *r)
 static tt_status grow(tt_jsonl *r)
 {
     TT_CHECK(r->capacity < TT_JSONL_MAX_ROW, TT_EFORMAT,
-             "%s:%lld: this row is longer than %d MiB, which is the limit; cut it into several rows",
-             r->file.path, (long long)r->line, TT_JSONL_MAX_ROW >> 20);
+             "%s:%lld: this row is longer than %d MiB, which is the limit; cut it into several rows", r->file.path,
+             (long long)r->line, TT_JSONL_MAX_ROW >> 20);
     int64_t capacity = tt_min_i64(2 * r->capacity, TT_JSONL_MAX_ROW);
     char *buffer = realloc(r->buffer, (size_t)capacity);
     TT_CHECK(buffer, TT_ENOMEM, "%s:%lld: out of memory for a row of more than %lld bytes", r->file.path,
@@ -203,8 +203,8 @@ static tt_status finish_array(tt_jsonl *r)
     for (;;) {
         skip_space(r);
         TT_CHECK(r->at == r->filled, TT_EFORMAT,
-                 "%s:%lld: text behind the end of the array; a file is one array, or one object a line",
-                 r->file.path, (long long)r->line);
+                 "%s:%lld: text behind the end of the array; a file is one array, or one object a line", r->file.path,
+                 (long long)r->line);
         if (file_is_read(r)) return TT_OK;
         TT_TRY(fill(r));
     }
@@ -252,8 +252,8 @@ tt_status tt_jsonl_parse(const tt_jsonl_row *row, const char *path, json_t **out
     TT_CHECK(row->bytes > 0, TT_EFORMAT, "%s: an element of the array is missing", where);
     TT_TRY(tt_json_parse(row->text, (size_t)row->bytes, where, &value));
     if (!json_is_object(value)) {
-        tt_status status = tt_error_set(TT_EDATA, "%s: the row is %s; every row is one JSON object", where,
-                                        tt_json_kind(value));
+        tt_status status =
+            tt_error_set(TT_EDATA, "%s: the row is %s; every row is one JSON object", where, tt_json_kind(value));
         json_decref(value);
         return status;
     }

@@ -8,8 +8,8 @@
 const char *tt_data_warning_text(tt_data_warning kind)
 {
     switch (kind) {
-#define X(name, text)                                                                                        \
-    case TT_WARN_##name:                                                                                     \
+#define X(name, text)                                                                                                \
+    case TT_WARN_##name:                                                                                             \
         return text;
         TT_DATA_WARNING_MAP(X)
 #undef X
@@ -46,8 +46,7 @@ bool tt_messages_is_sharegpt(const json_t *value)
 static bool is_text(const json_t *value, const char *text)
 {
     size_t n = strlen(text);
-    return json_is_string(value) && json_string_length(value) == n &&
-           memcmp(json_string_value(value), text, n) == 0;
+    return json_is_string(value) && json_string_length(value) == n && memcmp(json_string_value(value), text, n) == 0;
 }
 
 static bool is_assistant(const json_t *message)
@@ -78,13 +77,11 @@ static tt_status convert_call(json_t *message, const char *where, size_t index)
              "%s: conversations[%zu] is a function_call whose value is %s; expected"
              " the JSON text of a call with name and arguments",
              where, index, tt_json_kind(value));
-    tt_status status =
-        tt_json_parse(json_string_value(value), json_string_length(value), "function_call", &call);
+    tt_status status = tt_json_parse(json_string_value(value), json_string_length(value), "function_call", &call);
     if (status != TT_OK) return tt_error_context(status, "%s: conversations[%zu]", where, index);
     if (!json_is_string(json_object_get(call, "name"))) {
         json_decref(call);
-        return tt_error_set(TT_EDATA, "%s: conversations[%zu] is a function_call without a name", where,
-                            index);
+        return tt_error_set(TT_EDATA, "%s: conversations[%zu] is a function_call without a name", where, index);
     }
     json_t *calls = json_pack("[{s:s, s:o}]", "type", "function", "function", call);
     if (!calls || json_object_set_new(message, "tool_calls", calls) != 0 ||
@@ -100,26 +97,23 @@ static tt_status convert_role(json_t *message, const char *where, size_t index)
     if (is_text(from, "function_call")) return convert_call(message, where, index);
     for (size_t i = 0; i < sizeof sharegpt_roles / sizeof *sharegpt_roles; i++) {
         if (!is_text(from, sharegpt_roles[i].from)) continue;
-        return json_object_set_new(message, "role", json_string(sharegpt_roles[i].role)) ? no_memory(where)
-                                                                                         : TT_OK;
+        return json_object_set_new(message, "role", json_string(sharegpt_roles[i].role)) ? no_memory(where) : TT_OK;
     }
     if (!json_is_string(from))
-        return tt_error_set(TT_EDATA, "%s: conversations[%zu]: 'from' is %s; expected a role's name", where,
-                            index, tt_json_kind(from));
-    return tt_error_set(
-        TT_EDATA,
-        "%s: conversations[%zu] is from '%.60s', which is no known role; known are human, "
-        "gpt, system, tool, observation, function_call; rename it, or write `messages` with role "
-        "and content",
-        where, index, json_string_value(from));
+        return tt_error_set(TT_EDATA, "%s: conversations[%zu]: 'from' is %s; expected a role's name", where, index,
+                            tt_json_kind(from));
+    return tt_error_set(TT_EDATA,
+                        "%s: conversations[%zu] is from '%.60s', which is no known role; known are human, "
+                        "gpt, system, tool, observation, function_call; rename it, or write `messages` with role "
+                        "and content",
+                        where, index, json_string_value(from));
 }
 
-static tt_status rename_key(json_t *message, const char *from, const char *to, const char *where,
-                            size_t index)
+static tt_status rename_key(json_t *message, const char *from, const char *to, const char *where, size_t index)
 {
     json_t *value = json_object_get(message, from);
-    TT_CHECK(value, TT_EDATA, "%s: conversations[%zu] has no '%s'; every message has `from` and `value`",
-             where, index, from);
+    TT_CHECK(value, TT_EDATA, "%s: conversations[%zu] has no '%s'; every message has `from` and `value`", where,
+             index, from);
     if (json_object_set(message, to, value) != 0) return no_memory(where);
     json_object_del(message, from);
     return TT_OK;
@@ -131,8 +125,8 @@ tt_status tt_messages_from_sharegpt(json_t *messages, bool keep_roles, const cha
     json_t *message;
     json_array_foreach(messages, i, message)
     {
-        TT_CHECK(json_is_object(message), TT_EDATA, "%s: conversations[%zu] is %s; expected an object", where,
-                 i, tt_json_kind(message));
+        TT_CHECK(json_is_object(message), TT_EDATA, "%s: conversations[%zu] is %s; expected an object", where, i,
+                 tt_json_kind(message));
         TT_TRY(rename_key(message, "from", "role", where, i));
         TT_TRY(rename_key(message, "value", "content", where, i));
         if (!keep_roles) TT_TRY(convert_role(message, where, i));
@@ -182,40 +176,38 @@ static bool is_media(const json_t *part)
 static tt_status check_content(const json_t *content, const char *where, const char *column, size_t index)
 {
     if (!content || json_is_string(content)) return TT_OK;
-    TT_CHECK(json_is_array(content), TT_EDATA, "%s: %s[%zu]: content is %s; expected text or a list of parts",
-             where, column, index, tt_json_kind(content));
+    TT_CHECK(json_is_array(content), TT_EDATA, "%s: %s[%zu]: content is %s; expected text or a list of parts", where,
+             column, index, tt_json_kind(content));
     size_t i;
     const json_t *part;
     json_array_foreach(content, i, part)
     {
         TT_CHECK(json_is_object(part) || json_is_string(part), TT_EDATA,
-                 "%s: %s[%zu]: part %zu of the content is %s; expected {\"type\": \"text\", \"text\": ...}",
-                 where, column, index, i, tt_json_kind(part));
+                 "%s: %s[%zu]: part %zu of the content is %s; expected {\"type\": \"text\", \"text\": ...}", where,
+                 column, index, i, tt_json_kind(part));
         TT_CHECK(!is_media(part), TT_EDATA,
-                 "%s: %s[%zu]: part %zu of the content is an image, audio or video; only text can be trained",
-                 where, column, index, i);
+                 "%s: %s[%zu]: part %zu of the content is an image, audio or video; only text can be trained", where,
+                 column, index, i);
     }
     return TT_OK;
 }
 
 tt_status tt_messages_normalise(json_t *messages, const char *where, const char *column)
 {
-    TT_CHECK(json_is_array(messages), TT_EDATA, "%s: column '%s' is %s; expected a list of messages", where,
-             column, tt_json_kind(messages));
-    TT_CHECK(json_array_size(messages) > 0, TT_EDATA, "%s: column '%s' has no messages; remove the row",
-             where, column);
+    TT_CHECK(json_is_array(messages), TT_EDATA, "%s: column '%s' is %s; expected a list of messages", where, column,
+             tt_json_kind(messages));
+    TT_CHECK(json_array_size(messages) > 0, TT_EDATA, "%s: column '%s' has no messages; remove the row", where,
+             column);
     size_t i;
     json_t *message;
     json_array_foreach(messages, i, message)
     {
-        TT_CHECK(json_is_object(message), TT_EDATA,
-                 "%s: %s[%zu] is %s; expected an object with role and content", where, column, i,
-                 tt_json_kind(message));
+        TT_CHECK(json_is_object(message), TT_EDATA, "%s: %s[%zu] is %s; expected an object with role and content",
+                 where, column, i, tt_json_kind(message));
         remove_nulls(message);
         const json_t *role = json_object_get(message, "role");
-        TT_CHECK(json_is_string(role), TT_EDATA,
-                 "%s: %s[%zu]: 'role' is %s; expected a string such as \"user\"", where, column, i,
-                 role ? tt_json_kind(role) : "missing");
+        TT_CHECK(json_is_string(role), TT_EDATA, "%s: %s[%zu]: 'role' is %s; expected a string such as \"user\"",
+                 where, column, i, role ? tt_json_kind(role) : "missing");
         TT_TRY(check_content(json_object_get(message, "content"), where, column, i));
         TT_TRY(share_reasoning(message, where));
     }
@@ -265,8 +257,7 @@ void tt_messages_check(const json_t *messages, tt_findings *f)
         turns += !is_preamble(message);
         after_assistant = assistant;
     }
-    if (!after_assistant)
-        tt_findings_add(f, TT_WARN_LAST_NOT_ASSISTANT, (int64_t)json_array_size(messages) - 1);
+    if (!after_assistant) tt_findings_add(f, TT_WARN_LAST_NOT_ASSISTANT, (int64_t)json_array_size(messages) - 1);
 }
 
 /* --- strings of special tokens -------------------------------------------------------------------------- */
@@ -310,8 +301,7 @@ tt_status tt_specials_create(const tt_tokenizer *tokenizer, tt_specials **out)
     tt_status status;
     s->texts = calloc((size_t)added + 1, sizeof *s->texts);
     if (!s->texts)
-        TT_GO(tt_error_set(TT_ENOMEM, "out of memory for the special tokens of %s",
-                           tt_tokenizer_folder(tokenizer)));
+        TT_GO(tt_error_set(TT_ENOMEM, "out of memory for the special tokens of %s", tt_tokenizer_folder(tokenizer)));
     for (int64_t id = 0; id < size; id++) {
         char *text;
         TT_GO(special_text(tokenizer, (int32_t)id, &text));

@@ -15,14 +15,14 @@
 #include <stdint.h>
 
 /* What is suspicious in a row but can be trained: counted, or an error in strict mode. Name, meaning. */
-#define TT_DATA_WARNING_MAP(X)                                                                               \
-    X(UNKNOWN_ROLE, "a role other than system, developer, user, assistant, tool and the like")               \
-    X(LEADING_ASSISTANT, "the assistant speaks first")                                                       \
-    X(CONSECUTIVE_ASSISTANT, "two assistant messages in a row")                                              \
-    X(EMPTY_ASSISTANT, "an assistant message without content and tool calls")                                \
-    X(LAST_NOT_ASSISTANT, "the last message is not the assistant's")                                         \
-    X(SPECIAL_IN_CONTENT, "a special token's string inside content, which can fake turns")                   \
-    X(PREFIX_MISMATCH, "the prompt's tokens are not the first tokens of prompt and completion")              \
+#define TT_DATA_WARNING_MAP(X)                                                                                       \
+    X(UNKNOWN_ROLE, "a role other than system, developer, user, assistant, tool and the like")                       \
+    X(LEADING_ASSISTANT, "the assistant speaks first")                                                               \
+    X(CONSECUTIVE_ASSISTANT, "two assistant messages in a row")                                                      \
+    X(EMPTY_ASSISTANT, "an assistant message without content and tool calls")                                        \
+    X(LAST_NOT_ASSISTANT, "the last message is not the assistant's")                                                 \
+    X(SPECIAL_IN_CONTENT, "a special token's string inside content, which can fake turns")                           \
+    X(PREFIX_MISMATCH, "the prompt's tokens are not the first tokens of prompt and completion")                      \
     X(NO_FINAL_EOS, "token ids that do not end with the EOS token")
 
 typedef enum tt_data_warning {

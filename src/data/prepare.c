@@ -43,10 +43,10 @@ static tt_status copy_text(const char *text, char **out)
 
 static tt_status check_numbers(const tt_prepare *o)
 {
-    TT_CHECK(o->max_length >= 0, TT_ECONFIG,
-             "max_length is %lld; use a positive number, or null for no limit", (long long)o->max_length);
-    TT_CHECK(o->threads >= 0, TT_ECONFIG,
-             "%d threads for preparing data; use a positive number, or 0 for all", o->threads);
+    TT_CHECK(o->max_length >= 0, TT_ECONFIG, "max_length is %lld; use a positive number, or null for no limit",
+             (long long)o->max_length);
+    TT_CHECK(o->threads >= 0, TT_ECONFIG, "%d threads for preparing data; use a positive number, or 0 for all",
+             o->threads);
     TT_CHECK(o->vocab_size >= 0 && o->vocab_size <= INT32_MAX, TT_ECONFIG, "a vocabulary of %lld entries",
              (long long)o->vocab_size);
     return TT_OK;
@@ -125,12 +125,9 @@ static tt_status compile_templates(tt_preparer *p)
         p->tool_template = NULL;
         TT_TRY(tt_template_compile(tools, name, &p->tool_template));
     }
-    TT_CHECK(!o->assistant_only_loss || tt_template_has_generation(p->template), TT_ECONFIG,
-             "assistant_only_loss needs a chat template that marks the assistant's text with {%% generation "
-             "%%}, and "
-             "the one of '%s' does not; name one that does with chat_template_path",
-             name);
-    return TT_OK;
+    if (!o->assistant_only_loss || tt_template_check_generation(p->template) == TT_OK) return TT_OK;
+    return tt_error_context(TT_ECONFIG, "assistant_only_loss needs a template that marks the assistant's text; name "
+                                        "one with chat_template_path");
 }
 
 static tt_status make_variables(tt_preparer *p)
@@ -138,8 +135,7 @@ static tt_status make_variables(tt_preparer *p)
     static const char *const roles[] = {"bos_token", "eos_token", "pad_token", "unk_token",
                                         "sep_token", "cls_token", "mask_token"};
     const tt_prepare *o = &p->options;
-    int failed =
-        !(p->variables = json_object()) || json_object_set_new(p->variables, "documents", json_null());
+    int failed = !(p->variables = json_object()) || json_object_set_new(p->variables, "documents", json_null());
     for (size_t i = 0; i < sizeof roles / sizeof *roles && !failed; i++) {
         const char *text = i == 1 ? p->eos : tt_tokenizer_special(o->tokenizer, roles[i]);
         if (text) failed = json_object_set_new(p->variables, roles[i], json_string(text));
@@ -169,8 +165,7 @@ static void judge_end(tt_preparer *p, const tt_encoding *e, const tt_rendering *
         int64_t bytes = e->end[i] - e->begin[i];
         if (labels[i] == TT_IGNORE || is_blank(r->text + e->begin[i], bytes)) continue;
         if (!tt_tokenizer_is_added(p->options.tokenizer, e->ids[i]))
-            snprintf(p->open_end, sizeof p->open_end, "%.*s", (int)tt_min_i64(bytes, 63),
-                     r->text + e->begin[i]);
+            snprintf(p->open_end, sizeof p->open_end, "%.*s", (int)tt_min_i64(bytes, 63), r->text + e->begin[i]);
         return;
     }
 }
@@ -180,12 +175,10 @@ static tt_status probe_end(tt_preparer *p)
     tt_rendering r = {0};
     tt_encoding e = {0};
     int32_t *labels = NULL;
-    json_t *row =
-        json_pack("{s:[{s:s,s:s},{s:s,s:s},{s:s,s:s}]}", "messages", "role", "user", "content", "dummy",
-                  "role", "assistant", "content", "dummy", "role", "user", "content", "dummy");
+    json_t *row = json_pack("{s:[{s:s,s:s},{s:s,s:s},{s:s,s:s}]}", "messages", "role", "user", "content", "dummy",
+                            "role", "assistant", "content", "dummy", "role", "user", "content", "dummy");
     TT_CHECK(row, TT_ENOMEM, "out of memory while preparing data");
-    tt_status status =
-        tt_preparer_render_messages(p, json_object_get(row, "messages"), row, false, "probe", &r);
+    tt_status status = tt_preparer_render_messages(p, json_object_get(row, "messages"), row, false, "probe", &r);
     json_decref(row);
     /* A template that refuses this conversation says nothing about others. */
     if (status != TT_OK) return status == TT_ENOMEM ? status : TT_OK;
@@ -221,8 +214,7 @@ static tt_status set_up(tt_preparer *p, const json_t *first_row, const char *whe
     return o->assistant_only_loss ? probe_end(p) : TT_OK;
 }
 
-tt_status tt_preparer_create(const tt_prepare *options, const json_t *first_row, const char *where,
-                             tt_preparer **out)
+tt_status tt_preparer_create(const tt_prepare *options, const json_t *first_row, const char *where, tt_preparer **out)
 {
     tt_preparer *p = calloc(1, sizeof *p);
     TT_CHECK(p, TT_ENOMEM, "out of memory while preparing data");

@@ -37,21 +37,19 @@ typedef struct tt_prepare {
     const tt_tokenizer *tokenizer;
     const char *template_source; /* replaces the tokenizer's chat template; NULL: the tokenizer's own */
     const char *template_name;   /* for messages: the path it came from */
-    const char
-        *template_date; /* the template variable of this name, which fixes the templates' clock; or NULL */
-    const char *text_field;   /* NULL: "text" */
-    const char *eos_token;    /* replaces the tokenizer's EOS, also in templates; NULL: the tokenizer's own */
-    bool assistant_only_loss; /* conversations: train what the template marks */
-    int completion_only_loss; /* 1, 0, or -1: on exactly when the rows have prompt and completion */
-    bool
-        skip_without_assistant; /* drop rows in which assistant_only_loss finds nothing, instead of failing */
-    bool keep_roles;            /* ShareGPT: leave the role names as they are */
-    bool strict;                /* every tt_data_warning of a row is an error */
-    int64_t max_length;         /* tokens of a row; 0: unlimited */
-    bool keep_end;              /* truncation keeps the last tokens instead of the first */
-    bool for_packing;           /* rows are packed later: neither truncated nor removed here */
-    int64_t vocab_size;         /* ids must be below; 0: the tokenizer's size */
-    int threads;                /* 0: OpenMP's choice. The result does not depend on it */
+    const char *template_date;   /* the template variable of this name, which fixes the templates' clock; or NULL */
+    const char *text_field;      /* NULL: "text" */
+    const char *eos_token;       /* replaces the tokenizer's EOS, also in templates; NULL: the tokenizer's own */
+    bool assistant_only_loss;    /* conversations: train what the template marks */
+    int completion_only_loss;    /* 1, 0, or -1: on exactly when the rows have prompt and completion */
+    bool skip_without_assistant; /* drop rows in which assistant_only_loss finds nothing, instead of failing */
+    bool keep_roles;             /* ShareGPT: leave the role names as they are */
+    bool strict;                 /* every tt_data_warning of a row is an error */
+    int64_t max_length;          /* tokens of a row; 0: unlimited */
+    bool keep_end;               /* truncation keeps the last tokens instead of the first */
+    bool for_packing;            /* rows are packed later: neither truncated nor removed here */
+    int64_t vocab_size;          /* ids must be below; 0: the tokenizer's size */
+    int threads;                 /* 0: OpenMP's choice. The result does not depend on it */
 } tt_prepare;
 
 #define TT_PREPARE_DEFAULT ((tt_prepare){.completion_only_loss = -1})
@@ -118,8 +116,7 @@ tt_status tt_preparer_row(const tt_preparer *p, json_t *row, const char *where, 
 
 /* tt_preparer_render - the row as text, the way it is encoded (token ids are decoded). *text is owned (free),
  * with a NUL beyond *bytes. The row is changed. Local. */
-tt_status tt_preparer_render(const tt_preparer *p, json_t *row, const char *where, char **text,
-                             size_t *bytes);
+tt_status tt_preparer_render(const tt_preparer *p, json_t *row, const char *where, char **text, size_t *bytes);
 
 /* tt_label_spans - labels[i] = ids[i] where token i overlaps a span, else TT_IGNORE. A span of no bytes
  * overlaps the token that it stands strictly inside of. Returns the number of labels set. Pure. */

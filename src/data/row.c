@@ -23,8 +23,7 @@ tt_status tt_tokens_reserve(tt_tokens *t, int64_t more)
     if (ids) t->ids = ids;
     int32_t *labels = realloc(t->labels, (size_t)capacity * sizeof *labels);
     if (labels) t->labels = labels;
-    TT_CHECK(ids && labels, TT_ENOMEM, "out of memory for the ids and labels of %lld tokens",
-             (long long)capacity);
+    TT_CHECK(ids && labels, TT_ENOMEM, "out of memory for the ids and labels of %lld tokens", (long long)capacity);
     t->capacity = capacity;
     return TT_OK;
 }
@@ -72,16 +71,15 @@ static tt_status row_tools(const json_t *row, const char *where, json_t **out)
 {
     json_t *tools = json_object_get(row, "tools");
     if (json_is_string(tools)) {
-        tt_status status =
-            tt_json_parse(json_string_value(tools), json_string_length(tools), "tools", &tools);
+        tt_status status = tt_json_parse(json_string_value(tools), json_string_length(tools), "tools", &tools);
         if (status != TT_OK) return tt_error_context(status, "%s", where);
     } else {
         json_incref(tools);
     }
     if (tools && !json_is_array(tools) && !json_is_null(tools)) {
         tt_status status =
-            tt_error_set(TT_EDATA, "%s: column 'tools' is %s; expected a list of tools, or its JSON text",
-                         where, tt_json_kind(tools));
+            tt_error_set(TT_EDATA, "%s: column 'tools' is %s; expected a list of tools, or its JSON text", where,
+                         tt_json_kind(tools));
         json_decref(tools);
         return status;
     }
@@ -95,8 +93,8 @@ static tt_status add_kwargs(json_t *variables, const json_t *row, const char *wh
     static const char *const reserved[] = {"messages", "add_generation_prompt", "chat_template"};
     json_t *kwargs = json_object_get(row, "chat_template_kwargs");
     if (!kwargs || json_is_null(kwargs)) return TT_OK;
-    TT_CHECK(json_is_object(kwargs), TT_EDATA, "%s: column 'chat_template_kwargs' is %s; expected an object",
-             where, tt_json_kind(kwargs));
+    TT_CHECK(json_is_object(kwargs), TT_EDATA, "%s: column 'chat_template_kwargs' is %s; expected an object", where,
+             tt_json_kind(kwargs));
     for (int i = 0; i < 3; i++)
         TT_CHECK(!json_object_get(kwargs, reserved[i]), TT_EDATA,
                  "%s: chat_template_kwargs sets '%s', which the preparation itself sets; remove it", where,
@@ -126,8 +124,7 @@ fail:
 }
 
 /* *out: the row's conversation as a new reference, cleaned; *prompt too for a chat completion (else NULL). */
-static tt_status row_messages(const tt_preparer *p, json_t *row, const char *where, json_t **out,
-                              json_t **prompt)
+static tt_status row_messages(const tt_preparer *p, json_t *row, const char *where, json_t **out, json_t **prompt)
 {
     *prompt = NULL;
     if (p->shape == TT_SHAPE_CHAT_COMPLETION) {
@@ -145,8 +142,7 @@ static tt_status row_messages(const tt_preparer *p, json_t *row, const char *whe
     }
     const char *column = p->shape == TT_SHAPE_SHAREGPT ? "conversations" : "messages";
     json_t *messages = json_object_get(row, column);
-    if (p->shape == TT_SHAPE_SHAREGPT)
-        TT_TRY(tt_messages_from_sharegpt(messages, p->options.keep_roles, where));
+    if (p->shape == TT_SHAPE_SHAREGPT) TT_TRY(tt_messages_from_sharegpt(messages, p->options.keep_roles, where));
     TT_TRY(tt_messages_normalise(messages, where, column));
     *out = json_incref(messages);
     return TT_OK;
@@ -180,16 +176,15 @@ static int64_t common_prefix(const tt_encoding *a, const tt_encoding *b)
 }
 
 /* Ignore what belongs to the prompt: the common prefix of both encodings. */
-static void mask_prompt(const tt_encoding *prompt, const tt_encoding *whole, int32_t *labels,
-                        tt_findings *findings)
+static void mask_prompt(const tt_encoding *prompt, const tt_encoding *whole, int32_t *labels, tt_findings *findings)
 {
     int64_t prefix = common_prefix(prompt, whole);
     if (prefix < prompt->count) tt_findings_add(findings, TT_WARN_PREFIX_MISMATCH, -1);
     for (int64_t i = 0; i < prefix; i++) labels[i] = TT_IGNORE;
 }
 
-static tt_status encode(const tt_preparer *p, const char *text, size_t bytes, bool add_special,
-                        const char *where, tt_encoding *out)
+static tt_status encode(const tt_preparer *p, const char *text, size_t bytes, bool add_special, const char *where,
+                        tt_encoding *out)
 {
     out->count = 0;
     tt_status status = tt_tokenizer_encode(p->options.tokenizer, text, bytes, add_special, out);
@@ -225,8 +220,8 @@ static tt_status join(const tt_preparer *p, const json_t *a, const json_t *b, co
     return TT_OK;
 }
 
-static tt_status plain_row(const tt_preparer *p, const json_t *row, const char *where,
-                           tt_prepare_scratch *scratch, tt_tokens *out, tt_findings *findings)
+static tt_status plain_row(const tt_preparer *p, const json_t *row, const char *where, tt_prepare_scratch *scratch,
+                           tt_tokens *out, tt_findings *findings)
 {
     bool text_shape = p->shape == TT_SHAPE_TEXT;
     const json_t *a = json_object_get(row, text_shape ? p->text_field : "prompt");
@@ -304,9 +299,8 @@ static tt_status check_shape(const tt_preparer *p, const json_t *row, const char
 {
     tt_row_shape shape;
     TT_TRY(tt_row_shape_find(row, p->text_field, where, &shape));
-    TT_CHECK(shape == p->shape, TT_EDATA,
-             "%s: this row is %s, but the first row is %s; one file holds one shape", where,
-             tt_row_shape_name(shape), tt_row_shape_name(p->shape));
+    TT_CHECK(shape == p->shape, TT_EDATA, "%s: this row is %s, but the first row is %s; one file holds one shape",
+             where, tt_row_shape_name(shape), tt_row_shape_name(p->shape));
     return TT_OK;
 }
 

@@ -68,9 +68,8 @@ static tt_status completion_shape(const json_t *row, const char *where, tt_row_s
 {
     const json_t *prompt = column(row, "prompt"), *completion = column(row, "completion");
     TT_CHECK(completion, TT_EDATA, "%s: has a prompt but no completion%s", where,
-             column(row, "chosen")
-                 ? "; chosen/rejected is preference data: write the chosen answer as `completion`"
-                 : "; there is nothing to train");
+             column(row, "chosen") ? "; chosen/rejected is preference data: write the chosen answer as `completion`"
+                                   : "; there is nothing to train");
     if (json_is_string(prompt) && json_is_string(completion))
         *out = TT_SHAPE_COMPLETION;
     else if (json_is_array(prompt) && json_is_array(completion))
@@ -87,8 +86,8 @@ tt_status tt_row_shape_find(const json_t *row, const char *text_field, const cha
 {
     static const char *const media[] = {"image", "images"};
     for (int i = 0; i < 2; i++)
-        TT_CHECK(!column(row, media[i]), TT_EDATA,
-                 "%s: has a column '%s'; only text can be trained: remove it", where, media[i]);
+        TT_CHECK(!column(row, media[i]), TT_EDATA, "%s: has a column '%s'; only text can be trained: remove it",
+                 where, media[i]);
     const json_t *messages = column(row, "messages"), *conversations = column(row, "conversations");
     const json_t *text = column(row, text_field);
     if (column(row, "input_ids"))

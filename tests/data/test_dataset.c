@@ -193,10 +193,10 @@ static void check_own(const char *const *names, int count)
     for (int i = 0; i < count; i++) check_folder(set_folder(names[i]), NULL);
 }
 
-#define CHECK_OWN(...)                                                                                       \
-    do {                                                                                                     \
-        static const char *const names[] = {__VA_ARGS__};                                                    \
-        check_own(names, (int)(sizeof names / sizeof *names));                                               \
+#define CHECK_OWN(...)                                                                                               \
+    do {                                                                                                             \
+        static const char *const names[] = {__VA_ARGS__};                                                            \
+        check_own(names, (int)(sizeof names / sizeof *names));                                                       \
     } while (0)
 
 static void texts(void **state)
@@ -242,8 +242,8 @@ static void sets_that_are_packed(void **state)
 {
     (void)state;
     CHECK_OWN("pack_bfd", "pack_bfd_split", "pack_wrapped", "pack_bfd_assistant", "pack_bfd_split_assistant",
-              "pack_wrapped_assistant", "pack_bfd_completion", "pack_bfd_shuffle",
-              "pack_wrapped_padding_free", "evaluation");
+              "pack_wrapped_assistant", "pack_bfd_completion", "pack_bfd_shuffle", "pack_wrapped_padding_free",
+              "evaluation");
 }
 
 static void evaluation_data(void **state)

@@ -42,8 +42,7 @@ static const struct outcome {
     {"preference", TT_EDATA, "preference data"},
     {"empty conversation", TT_EDATA, "rows.jsonl:2: column 'messages' has no messages"},
     {"assistant_only_loss on text", TT_ECONFIG, "assistant_only_loss needs conversations"},
-    {"assistant_only_loss, row without assistant", TT_EDATA,
-     "rows.jsonl:2: assistant_only_loss finds no text"},
+    {"assistant_only_loss, row without assistant", TT_EDATA, "rows.jsonl:2: assistant_only_loss finds no text"},
     {"assistant_only_loss, template unknown to TRL without markers", TT_ECONFIG, "chat_template_path"},
     {"eos_token not in vocabulary", TT_ECONFIG, "eos_token '<nope>' is not in the vocabulary"},
     {"images", TT_EDATA, "has a column 'image'"},
@@ -91,8 +90,7 @@ static void check_outcome(const struct outcome *o, const json_t *test)
     p.assistant_only_loss = json_is_true(json_object_get(config, "assistant_only_loss"));
     p.eos_token = json_string_value(json_object_get(config, "eos_token"));
     if (json_object_get(config, "chat_template_path"))
-        assert_ok(
-            tt_file_read_all(test_fixture("sft/template/chatml_plain.jinja"), 1 << 16, &source, &bytes));
+        assert_ok(tt_file_read_all(test_fixture("sft/template/chatml_plain.jinja"), 1 << 16, &source, &bytes));
     p.template_source = source;
     json_array_foreach(json_object_get(test, "rows"), i, row)
     {
@@ -128,8 +126,7 @@ static void the_trainers_refusals(void **state)
 /* --- bad files and rows
  * -------------------------------------------------------------------------------------- */
 
-#define CHAT                                                                                                 \
-    "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"}]}\n"
+#define CHAT "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"}]}\n"
 
 static void bad_files(void **state)
 {
@@ -162,8 +159,7 @@ static void bad_rows(void **state)
         {"{\"messages\":[7]}", "messages[0] is integer"},
         {"{\"messages\":[{\"content\":\"a\"}]}", "messages[0]: 'role' is missing"},
         {"{\"messages\":[{\"role\":\"user\",\"content\":3}]}", "messages[0]: content is integer"},
-        {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image\"}]}]}",
-         "only text can be trained"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image\"}]}]}", "only text can be trained"},
         {"{\"conversations\":[]}", "column 'conversations' has no messages"},
         {"{\"prompt\":\"a\",\"completion\":[]}", "prompt is string and completion is array"},
         {"{\"prompt\":[],\"completion\":[]}", "column 'prompt' has no messages"},
@@ -171,8 +167,7 @@ static void bad_rows(void **state)
          "column 'completion' has no messages"},
         {"{\"prompt\":3,\"completion\":\"a\"}", "prompt is integer"},
         {"{\"text\":\"a\",\"images\":[]}", "has a column 'images'"},
-        {"{\"text\":\"a\"}\n" CHAT,
-         "rows.jsonl:2: this row is conversation (messages), but the first row is text"},
+        {"{\"text\":\"a\"}\n" CHAT, "rows.jsonl:2: this row is conversation (messages), but the first row is text"},
         {CHAT "{\"text\":\"a\"}", "rows.jsonl:2: this row is text, but the first row is conversation"},
         {"{\"input_ids\":7}", "column 'input_ids' is integer"},
         {"{\"input_ids\":[1,\"2\"]}", "input_ids[1] is string"},
@@ -186,8 +181,7 @@ static void bad_rows(void **state)
         {"{\"input_ids\":[1,2],\"assistant_masks\":[1,2]}", "assistant_masks[1] is 2, outside of 0 to 1"},
         {"{\"input_ids\":[1,2],\"labels\":[1,2]}\n{\"input_ids\":[1,2]}",
          "rows.jsonl:2: the first row has a column 'labels'"},
-        {"{\"input_ids\":[1,2]}\n{\"input_ids\":[1,2],\"labels\":[1,2]}",
-         "the first row has no column 'labels'"},
+        {"{\"input_ids\":[1,2]}\n{\"input_ids\":[1,2],\"labels\":[1,2]}", "the first row has no column 'labels'"},
         {"{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":7}", "column 'tools' is integer"},
         {"{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"chat_template_kwargs\":[]}",
          "'chat_template_kwargs' is array"},
@@ -245,12 +239,16 @@ static void options_that_do_not_fit(void **state)
     expect_refused_with("{\"input_ids\":[1,2]}", &p, TT_ECONFIG, "completion_only_loss needs");
     p = defaults();
     p.assistant_only_loss = true;
-    expect_refused_with("{\"input_ids\":[1,2],\"assistant_masks\":[1,1]}", &p, TT_ECONFIG,
-                        "needs conversations");
+    expect_refused_with("{\"input_ids\":[1,2],\"assistant_masks\":[1,1]}", &p, TT_ECONFIG, "needs conversations");
     p = defaults();
     p.tokenizer = tokenizer("glm"); /* has no template */
     expect_refused_with(CHAT, &p, TT_ECONFIG, "no chat template; name one with chat_template_path");
     p = defaults();
+    p.template_source = "{% macro m() %}{% generation %}a{% endgeneration %}{% endmacro %}{{ m() }}";
+    p.template_name = "macro.jinja";
+    p.assistant_only_loss = true;
+    expect_refused_with(CHAT, &p, TT_ECONFIG, "chat_template_path: macro.jinja:1:"); /* marks that cannot be found */
+    p.assistant_only_loss = false;
     p.template_source = "{% if %}";
     p.template_name = "broken.jinja";
     expect_refused_with(CHAT, &p, TT_EFORMAT, "broken.jinja");
@@ -304,9 +302,8 @@ static void null_columns_are_absent(void **state)
     assert_int_equal(tt_dataset_fingerprint(a), tt_dataset_fingerprint(b));
     tt_dataset_destroy(&a);
     tt_dataset_destroy(&b);
-    a = load_ok(
-        "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":null,\"chat_template_kwargs\":null}",
-        &p);
+    a = load_ok("{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":null,\"chat_template_kwargs\":null}",
+                &p);
     tt_dataset_destroy(&a);
 }
 
@@ -336,9 +333,8 @@ static void templates_see_their_variables(void **state)
 {
     (void)state;
     tt_prepare p = defaults();
-    p.template_source =
-        "{{ eos_token }}|{{ bos_token is defined }}|{{ tools is none }}|{{ tools|length if tools }}|"
-        "{{ mode }}|{{ template_date }}|{{ add_generation_prompt }}|{{ documents is none }}";
+    p.template_source = "{{ eos_token }}|{{ bos_token is defined }}|{{ tools is none }}|{{ tools|length if tools }}|"
+                        "{{ mode }}|{{ template_date }}|{{ add_generation_prompt }}|{{ documents is none }}";
     p.template_date = "2026-01-02";
     p.eos_token = "<|endoftext|>";
     tt_dataset *d = load_ok("{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":\"[{}, "
@@ -348,10 +344,9 @@ static void templates_see_their_variables(void **state)
                             "\"eos_token\":\"E\",\"tools\":[1]}}\n"
                             "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":null}\n",
                             &p);
-    static const char *const expected[] = {"<|endoftext|>|False|False|2|m|2026-01-02|False|True",
-                                           "<|endoftext|>|False|False|1||2026-01-02|False|True",
-                                           "E|False|False|1||2026-01-02|False|True",
-                                           "<|endoftext|>|False|True|||2026-01-02|False|True"};
+    static const char *const expected[] = {
+        "<|endoftext|>|False|False|2|m|2026-01-02|False|True", "<|endoftext|>|False|False|1||2026-01-02|False|True",
+        "E|False|False|1||2026-01-02|False|True", "<|endoftext|>|False|True|||2026-01-02|False|True"};
     for (int64_t i = 0; i < 4; i++) {
         char *text;
         size_t bytes;
@@ -468,8 +463,7 @@ static void the_first_label_is_no_target(void **state)
 {
     (void)state;
     tt_prepare p = defaults();
-    expect_refused("{\"input_ids\":[1,2],\"labels\":[1,-100]}", TT_EDATA,
-                   "none of its 1 rows has anything to train");
+    expect_refused("{\"input_ids\":[1,2],\"labels\":[1,-100]}", TT_EDATA, "none of its 1 rows has anything to train");
     tt_dataset *d =
         load_ok("{\"input_ids\":[1,2],\"labels\":[1,-100]}\n{\"input_ids\":[1,2,3],\"labels\":[1,2,3]}", &p);
     assert_int_equal(tt_dataset_report(d)->targets, 2);
@@ -500,8 +494,8 @@ static void merges_across_the_border_are_counted(void **state)
 {
     (void)state;
     tt_prepare p = defaults();
-    tt_dataset *d = load_ok(
-        "{\"prompt\":\"a b\",\"completion\":\" c\"}\n{\"prompt\":\"a\\n\",\"completion\":\"\\nb\"}", &p);
+    tt_dataset *d =
+        load_ok("{\"prompt\":\"a b\",\"completion\":\" c\"}\n{\"prompt\":\"a\\n\",\"completion\":\"\\nb\"}", &p);
     const tt_data_report *r = tt_dataset_report(d);
     const int32_t *ids, *labels;
     int64_t n;
@@ -554,19 +548,17 @@ static tt_tokenizer *with_post_processor(const char *first, const char *last)
             const char *const sides[] = {first, NULL, last};
             for (int k = 0; k < 3; k++) {
                 if (k == 1)
-                    json_array_append_new(single,
-                                          json_pack("{s:{s:s,s:i}}", "Sequence", "id", "A", "type_id", 0));
+                    json_array_append_new(single, json_pack("{s:{s:s,s:i}}", "Sequence", "id", "A", "type_id", 0));
                 if (!sides[k]) continue;
-                json_array_append_new(
-                    single, json_pack("{s:{s:s,s:i}}", "SpecialToken", "id", sides[k], "type_id", 0));
+                json_array_append_new(single,
+                                      json_pack("{s:{s:s,s:i}}", "SpecialToken", "id", sides[k], "type_id", 0));
                 json_object_set_new(special, sides[k],
                                     json_pack("{s:s,s:[i],s:[s]}", "id", sides[k], "ids",
-                                              tt_tokenizer_id(tokenizer("small"), sides[k]), "tokens",
-                                              sides[k]));
+                                              tt_tokenizer_id(tokenizer("small"), sides[k]), "tokens", sides[k]));
             }
             json_object_set_new(value, "post_processor",
-                                json_pack("{s:s,s:o,s:[],s:o}", "type", "TemplateProcessing", "single",
-                                          single, "pair", "special_tokens", special));
+                                json_pack("{s:s,s:o,s:[],s:o}", "type", "TemplateProcessing", "single", single,
+                                          "pair", "special_tokens", special));
         }
         assert_ok(tt_json_save(to, value, false));
         json_decref(value);
@@ -637,8 +629,7 @@ static void warnings_are_counted_and_strict_refuses(void **state)
     assert_int_equal(r->warnings[TT_WARN_UNKNOWN_ROLE].rows, 0);
     tt_dataset_destroy(&d);
     p.strict = true;
-    expect_refused_with(suspicious, &p, TT_EDATA,
-                        "rows.jsonl:2: message 2: the last message is not the assistant's");
+    expect_refused_with(suspicious, &p, TT_EDATA, "rows.jsonl:2: message 2: the last message is not the assistant's");
 }
 
 static void count_warnings(void *user, tt_log_level level, const char *text)

@@ -97,8 +97,7 @@ static void what_is_no_file_is_refused(void **state)
 {
     (void)state;
     tt_jsonl *reader = NULL;
-    assert_error(tt_jsonl_open("tests/fixtures/no-such-file.jsonl", 0, &reader), TT_EIO,
-                 "no-such-file.jsonl");
+    assert_error(tt_jsonl_open("tests/fixtures/no-such-file.jsonl", 0, &reader), TT_EIO, "no-such-file.jsonl");
     assert_error(tt_jsonl_open("tests/fixtures", 0, &reader), TT_EFORMAT, "not a regular file");
     assert_null(reader);
 }
@@ -110,8 +109,7 @@ static void long_rows_are_bounded(void **state)
     const char *path = write_text("{}\n");
     char got[64];
     assert_int_equal(truncate(path, (off_t)TT_JSONL_MAX_ROW + 10), 0);
-    assert_error(read_all(path, 0, got, sizeof got), TT_EFORMAT,
-                 "rows.jsonl:2: this row is longer than 64 MiB");
+    assert_error(read_all(path, 0, got, sizeof got), TT_EFORMAT, "rows.jsonl:2: this row is longer than 64 MiB");
     assert_string_equal(got, "1:{}|");
     assert_int_equal(truncate(path, 0), 0);
 }
@@ -215,8 +213,7 @@ static void deep_nesting_is_refused(void **state)
     char got[8];
     memset(text, '[', sizeof text);
     /* The scan for elements keeps no stack. */
-    assert_error(read_all(write_rows("deep.json", text, sizeof text), 0, got, sizeof got), TT_EFORMAT,
-                 "ends inside");
+    assert_error(read_all(write_rows("deep.json", text, sizeof text), 0, got, sizeof got), TT_EFORMAT, "ends inside");
     memcpy(text, "{\"a\":", 5);
     assert_error(parse(text, sizeof text), TT_EFORMAT, "f.jsonl:7");
 }

@@ -42,20 +42,17 @@ static void nulls_are_absent(void **state)
 {
     (void)state;
     expect_normalised("[{\"role\":\"user\",\"content\":\"a\"}]", "[{\"role\":\"user\",\"content\":\"a\"}]");
-    expect_normalised(
-        "[{\"role\":\"assistant\",\"content\":null,\"name\":null,\"tool_calls\":[{\"x\":null}]}]",
-        "[{\"role\":\"assistant\",\"tool_calls\":[{\"x\":null}]}]");
+    expect_normalised("[{\"role\":\"assistant\",\"content\":null,\"name\":null,\"tool_calls\":[{\"x\":null}]}]",
+                      "[{\"role\":\"assistant\",\"tool_calls\":[{\"x\":null}]}]");
 }
 
 static void reasoning_has_three_names(void **state)
 {
     (void)state;
-    expect_normalised(
-        "[{\"role\":\"a\",\"reasoning\":\"r\"}]",
-        "[{\"role\":\"a\",\"reasoning\":\"r\",\"thinking\":\"r\",\"reasoning_content\":\"r\"}]");
-    expect_normalised(
-        "[{\"role\":\"a\",\"thinking\":\"t\",\"reasoning\":\"r\",\"reasoning_content\":null}]",
-        "[{\"role\":\"a\",\"reasoning\":\"r\",\"thinking\":\"t\",\"reasoning_content\":\"t\"}]");
+    expect_normalised("[{\"role\":\"a\",\"reasoning\":\"r\"}]",
+                      "[{\"role\":\"a\",\"reasoning\":\"r\",\"thinking\":\"r\",\"reasoning_content\":\"r\"}]");
+    expect_normalised("[{\"role\":\"a\",\"thinking\":\"t\",\"reasoning\":\"r\",\"reasoning_content\":null}]",
+                      "[{\"role\":\"a\",\"reasoning\":\"r\",\"thinking\":\"t\",\"reasoning_content\":\"t\"}]");
     expect_normalised("[{\"role\":\"a\",\"reasoning_content\":\"c\",\"thinking\":\"t\"}]",
                       "[{\"role\":\"a\",\"reasoning_content\":\"c\",\"thinking\":\"t\"}]");
     expect_normalised("[{\"role\":\"a\",\"reasoning\":null}]", "[{\"role\":\"a\"}]");
@@ -78,8 +75,7 @@ static void wrong_messages_are_refused(void **state)
     expect_refused("[{\"role\":\"user\",\"content\":[\"a\",{\"type\":\"image\"}]}]",
                    "part 1 of the content is an image");
     expect_refused("[{\"role\":\"user\",\"content\":[{\"type\":\"input_image\"}]}]", "is an image");
-    expect_refused("[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"image_url\":\"x\"}]}]",
-                   "is an image");
+    expect_refused("[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"image_url\":\"x\"}]}]", "is an image");
     expect_refused("[{\"role\":\"user\",\"content\":[{\"video\":\"x\"}]}]", "is an image");
 }
 
@@ -98,22 +94,19 @@ static void sharegpt_becomes_messages(void **state)
         "{\"from\":\"gpt\",\"value\":\"b\",\"x\":1},{\"from\":\"observation\",\"value\":\"o\"}]";
     json_t *value;
     assert_ok(convert(chat, false, &value));
-    expect_json(value,
-                "[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"a\"},"
-                "{\"role\":\"assistant\",\"content\":\"b\",\"x\":1},{\"role\":\"tool\",\"content\":\"o\"}]");
+    expect_json(value, "[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"a\"},"
+                       "{\"role\":\"assistant\",\"content\":\"b\",\"x\":1},{\"role\":\"tool\",\"content\":\"o\"}]");
     json_decref(value);
     assert_ok(convert(chat, true, &value));
-    expect_json(value,
-                "[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"human\",\"content\":\"a\"},"
-                "{\"role\":\"gpt\",\"content\":\"b\",\"x\":1},{\"role\":\"observation\",\"content\":\"o\"}]");
+    expect_json(value, "[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"human\",\"content\":\"a\"},"
+                       "{\"role\":\"gpt\",\"content\":\"b\",\"x\":1},{\"role\":\"observation\",\"content\":\"o\"}]");
     json_decref(value);
     assert_ok(convert("[{\"from\":\"function_call\",\"value\":\"{\\\"name\\\":\\\"f\\\",\\\"arguments\\\":{"
                       "\\\"x\\\":1}}\"}]",
                       false, &value));
-    expect_json(
-        value,
-        "[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"type\":\"function\",\"function\":"
-        "{\"name\":\"f\",\"arguments\":{\"x\":1}}}]}]");
+    expect_json(value,
+                "[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"type\":\"function\",\"function\":"
+                "{\"name\":\"f\",\"arguments\":{\"x\":1}}}]}]");
     json_decref(value);
 }
 
@@ -127,10 +120,8 @@ static void wrong_sharegpt_is_refused(void **state)
     } cases[] = {
         {"[{\"from\":\"narrator\",\"value\":\"a\"}]", TT_EDATA, "conversations[0] is from 'narrator'"},
         {"[{\"from\":\"human\\u0000\",\"value\":\"a\"}]", TT_EDATA, "no known role"},
-        {"[{\"from\":\"human\",\"value\":\"a\"},{\"from\":\"gpt\"}]", TT_EDATA,
-         "conversations[1] has no 'value'"},
-        {"[{\"from\":\"human\",\"value\":\"a\"},{\"value\":\"b\"}]", TT_EDATA,
-         "conversations[1] has no 'from'"},
+        {"[{\"from\":\"human\",\"value\":\"a\"},{\"from\":\"gpt\"}]", TT_EDATA, "conversations[1] has no 'value'"},
+        {"[{\"from\":\"human\",\"value\":\"a\"},{\"value\":\"b\"}]", TT_EDATA, "conversations[1] has no 'from'"},
         {"[{\"from\":7,\"value\":\"a\"}]", TT_EDATA, "'from' is integer"},
         {"[7]", TT_EDATA, "conversations[0] is integer"},
         {"[{\"from\":\"function_call\",\"value\":\"f(x)\"}]", TT_EFORMAT,
@@ -181,8 +172,7 @@ static void expect_findings(const char *roles, int count, const tt_data_warning 
                            : lower == 'a' ? "assistant"
                            : lower == 't' ? "tool"
                                           : "narrator";
-        json_array_append_new(messages,
-                              json_pack("{s:s,s:s}", "role", role, "content", *r == lower ? "c" : ""));
+        json_array_append_new(messages, json_pack("{s:s,s:s}", "role", role, "content", *r == lower ? "c" : ""));
     }
     tt_findings f = {0};
     tt_messages_check(messages, &f);
@@ -214,10 +204,9 @@ static void suspicious_conversations_are_found(void **state)
 static void findings_name_the_first_message(void **state)
 {
     (void)state;
-    json_t *messages =
-        parse("[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"tool_calls\":[{}]},"
-              "{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\"},{\"role\":\"assistant\","
-              "\"content\":[]}]");
+    json_t *messages = parse("[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"tool_calls\":[{}]},"
+                             "{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\"},{\"role\":\"assistant\","
+                             "\"content\":[]}]");
     tt_findings f = {0};
     tt_messages_check(messages, &f);
     assert_true(f.found[TT_WARN_EMPTY_ASSISTANT]);
