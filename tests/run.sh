@@ -6,12 +6,12 @@
 # A program is tests/FOLDER/test_*.c (built to $BUILD/tests/FOLDER/), a script is tests/FOLDER/test_*.sh; both print
 # TAP ("ok 1 - name", "not ok 2 - name", "ok 3 # SKIP why") and exit non-zero on failure.
 # Output of what passes is kept in $BUILD/tests/FOLDER/*.log and not shown.
-# Environment: BUILD (build), TT_TEST_SECONDS (120, per program), TT_REFERENCE (folder with texts of others that
+# Environment: BUILD (build), TT_TEST_SECONDS (300, per program), TT_REFERENCE (folder with texts of others that
 # some tests compare with; without it those are skipped).
 set -u
 cd "$(dirname "$0")/.."
 export BUILD=${BUILD:-build}
-limit=${TT_TEST_SECONDS:-120}
+limit=${TT_TEST_SECONDS:-300}
 # Several ranks on few cores: MPI must yield while it waits, and containers run as root.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 export OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_hwloc_base_binding_policy=none

@@ -174,12 +174,32 @@ static tt_status round_forward(tt_pass *p, const tt_layer_params *l, const tt_ro
     return TT_OK;
 }
 
+/* Where a rank's own part of a result is gathered before replicas share it; `whole` itself when there are none. */
+static tt_status begin_shared(tt_pass *p, tt_mat whole, tt_mat *part)
+{
+    *part = whole;
+    if (!tt_shares_rows(p->m->mesh)) return TT_OK;
+    TT_TRY(tt_grant_mat(p->m->work, whole.dtype, whole.rows, whole.cols, part));
+    p->m->kernel->ops->zero(p->m->kernel, *part);
+    return TT_OK;
+}
+
+static tt_status end_shared(tt_pass *p, const char *name, tt_mat part, tt_mat whole)
+{
+    if (!tt_shares_rows(p->m->mesh)) return TT_OK;
+    TT_TRY(tt_share_rows(p->m->mesh, p->m->kernel, name, part));
+    p->m->kernel->ops->add(p->m->kernel, part, whole);
+    return TT_OK;
+}
+
 tt_status tt_experts_forward(tt_pass *p, const tt_layer_params *l, const tt_routing *r, tt_mat x_TD, tt_mat y_TD,
                              tt_expert_cache **out)
 {
+    tt_mat part = {0};
     TT_TRY(tt_arena_grant(p->cache, r->num_rounds, sizeof **out, (void **)out));
-    for (int q = 0; q < r->num_rounds; q++) TT_TRY(round_forward(p, l, r, q, x_TD, y_TD, &(*out)[q]));
-    return TT_OK;
+    if (!p->again) TT_TRY(begin_shared(p, y_TD, &part));
+    for (int q = 0; q < r->num_rounds; q++) TT_TRY(round_forward(p, l, r, q, x_TD, part, &(*out)[q]));
+    return p->again ? TT_OK : end_shared(p, "share-outputs", part, y_TD);
 }
 
 static tt_status round_backward(tt_pass *p, const tt_layer_params *l, const tt_routing *r, int round,
@@ -226,11 +246,15 @@ static tt_status round_backward(tt_pass *p, const tt_layer_params *l, const tt_r
 tt_status tt_experts_backward(tt_pass *p, const tt_layer_params *l, const tt_routing *r, const tt_expert_cache *c,
                               tt_mat x_TD, tt_mat dy_TD, tt_mat dx_TD)
 {
-    tt_mat dgates;
+    tt_mat dgates, part;
     tt_arena_mark mark = tt_arena_save(p->m->work);
     TT_TRY(tt_grant_mat(p->m->work, tt_real(p), r->T, r->K, &dgates));
     p->m->kernel->ops->zero(p->m->kernel, dgates);
-    for (int q = 0; q < r->num_rounds; q++) TT_TRY(round_backward(p, l, r, q, &c[q], dy_TD, dgates, dx_TD));
+    TT_TRY(begin_shared(p, dx_TD, &part));
+    for (int q = 0; q < r->num_rounds; q++) TT_TRY(round_backward(p, l, r, q, &c[q], dy_TD, dgates, part));
+    /* The router's backward needs the gradients of all gates, and then runs alike on all replicas. */
+    TT_TRY(tt_share_rows(p->m->mesh, p->m->kernel, "share-gates", dgates));
+    TT_TRY(end_shared(p, "share-gradients", part, dx_TD));
     TT_TRY(router_back(p, l, r, x_TD, dgates, dx_TD));
     tt_arena_restore(p->m->work, mark);
     return TT_OK;

@@ -41,9 +41,17 @@ static int64_t choices_for(const tt_mesh *mesh, const tt_routing *r, int64_t t, 
     return n;
 }
 
+/* Whether token t goes to a rank that owns n of its chosen experts. */
+static bool goes(const tt_mesh *mesh, int to, int64_t n)
+{
+    if (mesh->dispatch == TT_DISPATCH_ALLREDUCE) return to == mesh->ep_rank;
+    return n > 0 || mesh->dispatch == TT_DISPATCH_ALLGATHER;
+}
+
 static tt_status list_sends(const tt_mesh *mesh, const tt_routing *r, tt_arena *work, sends *s)
 {
-    int64_t most_rows = r->T * tt_min_i64(r->K, mesh->ep_size);
+    bool all = mesh->dispatch == TT_DISPATCH_ALLGATHER;
+    int64_t most_rows = (r->end - r->begin) * (all ? mesh->ep_size : tt_min_i64(r->K, mesh->ep_size));
     GRANT(work, mesh->ep_size + 1, s->begin);
     GRANT(work, most_rows, s->token);
     GRANT(work, most_rows + 1, s->first);
@@ -51,9 +59,9 @@ static tt_status list_sends(const tt_mesh *mesh, const tt_routing *r, tt_arena *
     int64_t rows = 0, pairs = 0;
     for (int to = 0; to < mesh->ep_size; to++) {
         s->begin[to] = rows;
-        for (int64_t t = 0; t < r->T; t++) {
+        for (int64_t t = r->begin; t < r->end; t++) {
             int64_t n = choices_for(mesh, r, t, to, s->choice + pairs);
-            if (n == 0) continue;
+            if (!goes(mesh, to, n)) continue;
             s->token[rows] = (int32_t)t;
             s->first[rows++] = pairs;
             pairs += n;
@@ -68,11 +76,11 @@ static tt_status list_sends(const tt_mesh *mesh, const tt_routing *r, tt_arena *
 static int64_t rows_per_round(const tt_mesh *mesh, const tt_routing *r, int64_t booked, const counts *all)
 {
     int ep = mesh->ep_size;
-    if (booked == 0) {
-        int64_t tokens = 0;
-        for (int from = 0; from < ep; from++) tokens += all[from * ep].tokens;
-        booked = 2 * tt_div_up(tokens * tt_min_i64(r->K, ep), ep);
-    }
+    int64_t tokens = 0;
+    for (int from = 0; from < ep; from++) tokens += all[from * ep].tokens;
+    /* Every token comes to every rank, or stays: nothing to balance, one round. */
+    if (mesh->dispatch != TT_DISPATCH_ALLTOALL) return tt_max_i64(1, tokens);
+    if (booked == 0) booked = 2 * tt_div_up(tokens * tt_min_i64(r->K, ep), ep);
     return tt_max_i64(1, booked / ep);
 }
 
@@ -247,10 +255,13 @@ tt_status tt_dispatch_plan(const tt_mesh *mesh, tt_kernel *k, tt_arena *keep, in
              (long long)r->T, (long long)r->K);
     tt_mesh_experts(r->E, ep, mesh->ep_rank, &begin, &end);
     r->local_experts = end - begin;
+    bool slices = mesh->dispatch != TT_DISPATCH_ALLREDUCE;
+    r->begin = slices ? r->T * mesh->tp_rank / mesh->tp_size : 0;
+    r->end = slices ? r->T * (mesh->tp_rank + 1) / mesh->tp_size : r->T;
     TT_TRY(list_sends(mesh, r, k->scratch, &s));
     GRANT(k->scratch, (int64_t)ep * ep, all);
     counts *mine = all + (int64_t)mesh->ep_rank * ep;
-    for (int to = 0; to < ep; to++) mine[to] = (counts){r->T, s.begin[to + 1] - s.begin[to]};
+    for (int to = 0; to < ep; to++) mine[to] = (counts){r->end - r->begin, s.begin[to + 1] - s.begin[to]};
     TT_TRY(tt_allgather(mesh->ep, "dispatch-rounds", mine, all, (size_t)ep * sizeof *all));
     int64_t per = rows_per_round(mesh, r, booked, all);
     r->num_rounds = count_rounds(ep, per, all);
@@ -261,6 +272,12 @@ tt_status tt_dispatch_plan(const tt_mesh *mesh, tt_kernel *k, tt_arena *keep, in
 }
 
 /* --- moving -------------------------------------------------------------------------------------------------- */
+
+/* The rows of this round are the tokens themselves, in order: nobody sends anything. */
+static bool stays(const tt_mesh *mesh, const tt_routing *r, const tt_round *q)
+{
+    return (mesh->ep_size == 1 || mesh->dispatch == TT_DISPATCH_ALLREDUCE) && q->R == r->end - r->begin;
+}
 
 static tt_status exchange_rows(const tt_mesh *mesh, tt_kernel *k, const char *name, const int64_t *send_rows,
                                tt_mat from, const int64_t *recv_rows, tt_mat to)
@@ -282,8 +299,8 @@ tt_status tt_dispatch_rows(const tt_mesh *mesh, tt_kernel *k, tt_arena *work, co
                            const char *name, tt_mat x_TD, tt_mat *out_RD)
 {
     const tt_round *q = &r->rounds[round];
-    if (mesh->ep_size == 1 && q->R == r->T) { /* every token to this rank: the rows are the tokens */
-        *out_RD = x_TD;
+    if (stays(mesh, r, q)) {
+        *out_RD = tt_mat_rows(x_TD, r->begin, r->end);
         return TT_OK;
     }
     void *received, *packed;
@@ -302,8 +319,8 @@ tt_status tt_combine_rows(const tt_mesh *mesh, tt_kernel *k, tt_arena *work, con
                           const char *name, tt_mat y_RD, tt_mat out_TD)
 {
     const tt_round *q = &r->rounds[round];
-    if (mesh->ep_size == 1 && q->R == r->T) {
-        k->ops->add(k, y_RD, out_TD);
+    if (stays(mesh, r, q)) {
+        k->ops->add(k, y_RD, tt_mat_rows(out_TD, r->begin, r->end));
         return TT_OK;
     }
     tt_arena_mark mark = tt_arena_save(work);
@@ -350,4 +367,55 @@ tt_status tt_return_gate_gradients(const tt_mesh *mesh, tt_kernel *k, tt_arena *
                      tt_mat_reshape(dgates_TK, 1));
     tt_arena_restore(work, mark);
     return TT_OK;
+}
+
+/* --- replicas ------------------------------------------------------------------------------------------------ */
+
+bool tt_shares_rows(const tt_mesh *mesh)
+{
+    return mesh->dispatch == TT_DISPATCH_ALLREDUCE ? mesh->ep_size > 1 : mesh->tp_size > 1;
+}
+
+/* Slices differ by at most one row: an exchange in which each rank sends its slice to all. */
+static tt_status gather_slices(const tt_mesh *mesh, tt_kernel *k, const char *name, tt_mat m)
+{
+    int tp = mesh->tp_size;
+    int64_t row = m.cols * (int64_t)tt_dtype_size(m.dtype), *send_bytes, *recv_bytes;
+    int64_t mine = m.rows * mesh->tp_rank / tp, rows = m.rows * (mesh->tp_rank + 1) / tp - mine;
+    char *copies;
+    GRANT(k->scratch, tp, send_bytes);
+    GRANT(k->scratch, tp, recv_bytes);
+    TT_TRY(tt_arena_grant(k->scratch, rows * row, (size_t)tp, (void **)&copies));
+    for (int r = 0; r < tp; r++) {
+        memcpy(copies + r * rows * row, tt_mat_row(m, mine), (size_t)(rows * row));
+        send_bytes[r] = rows * row;
+        recv_bytes[r] = (m.rows * (r + 1) / tp - m.rows * r / tp) * row;
+    }
+    return tt_alltoallv(mesh->tp, name, copies, send_bytes, m.data, recv_bytes);
+}
+
+/* Sums in rank order, the same bits everywhere: each rank sums one part and all-gathers it. */
+static tt_status sum_parts(const tt_mesh *mesh, tt_kernel *k, const char *name, tt_mat m)
+{
+    int64_t count = m.rows * m.cols, each = tt_div_up(count, mesh->ep_size);
+    size_t size = tt_dtype_size(m.dtype);
+    char *padded, *part;
+    TT_TRY(tt_arena_grant_zero(k->scratch, each * mesh->ep_size, size, (void **)&padded));
+    TT_TRY(tt_arena_grant_zero(k->scratch, each, size, (void **)&part));
+    memcpy(padded, m.data, (size_t)count * size);
+    if (m.dtype == TT_F64) TT_TRY(tt_reduce_scatter_f64(mesh->ep, name, (double *)padded, (double *)part, each));
+    else TT_TRY(tt_reduce_scatter_f32(mesh->ep, name, (float *)padded, (float *)part, each));
+    TT_TRY(tt_allgather(mesh->ep, name, part, padded, (size_t)each * size));
+    memcpy(m.data, padded, (size_t)count * size);
+    return TT_OK;
+}
+
+tt_status tt_share_rows(const tt_mesh *mesh, tt_kernel *k, const char *name, tt_mat m)
+{
+    if (!tt_shares_rows(mesh)) return TT_OK;
+    TT_ASSERT(m.ld == m.cols);
+    tt_arena_mark mark = tt_arena_save(k->scratch);
+    tt_status status = mesh->dispatch == TT_DISPATCH_ALLREDUCE ? sum_parts(mesh, k, name, m) : gather_slices(mesh, k, name, m);
+    tt_arena_restore(k->scratch, mark);
+    return status;
 }

@@ -17,6 +17,14 @@
  * outputs did (tt_combine_rows), and gradients of the weights return to tokens (tt_return_gate_gradients).
  * In an ep group of one nothing is sent and rows are views of the tokens: the same code, not another path.
  *
+ * The three kinds of exchange differ in who dispatches what to whom, and in how replicas get their results:
+ *     alltoall   a rank dispatches its tokens to the owners of their experts
+ *     allgather  ... to every rank of the ep group; an owner computes what concerns it, the other rows come back as zero
+ *     allreduce  ranks of the ep group share one batch: each takes all tokens itself, and partial results are summed
+ * Ranks of a tp group share a batch. Under alltoall and allgather each dispatches its slice, rows floor(T r / tp) to
+ * floor(T (r + 1) / tp), and results are all-gathered in the group: every token is dispatched once, so gradients of experts
+ * need no factor, and all replicas hold the same bits (tt_share_rows).
+ *
  * Rounds. An exchange is cut so that a rank holds at most `booked` received rows at a time: each source sends each
  * destination at most booked / ep rows per round. The number of rounds follows from counts that all ranks of the group
  * know. Every rank takes part in every round, with zero rows if need be. Rows are compact; nothing reads memory that was
@@ -53,6 +61,7 @@ typedef struct tt_routing {
     int32_t *ids;  /* [T,K] */
     tt_mat gates;  /* [T,K] real */
     tt_mat probs;  /* [T,E] real: softmax or sigmoid of the logits */
+    int64_t begin, end; /* the tokens that this rank dispatches */
     int64_t local_experts;
     int num_rounds;
     tt_round *rounds;
@@ -68,10 +77,17 @@ tt_status tt_dispatch_plan(const tt_mesh *mesh, tt_kernel *k, tt_arena *keep, in
 tt_status tt_dispatch_rows(const tt_mesh *mesh, tt_kernel *k, tt_arena *work, const tt_routing *r, int round,
                            const char *name, tt_mat x_TD, tt_mat *out_RD);
 
-/* tt_combine_rows - rows y [R,D] back to their tokens: out [T,D] += their sum in rank order. Collective over the ep
- * group. */
+/* tt_combine_rows - rows y [R,D] back to their tokens: out [T,D] += their sum in rank order, for the tokens that this rank
+ * dispatches. Collective over the ep group. */
 tt_status tt_combine_rows(const tt_mesh *mesh, tt_kernel *k, tt_arena *work, const tt_routing *r, int round,
                           const char *name, tt_mat y_RD, tt_mat out_TD);
+
+/* tt_shares_rows - whether results of this mesh's exchange have to be shared among replicas.
+ * tt_share_rows - m [T,*] real, in which each rank has its own tokens' rows (alltoall, allgather) or its experts' part of
+ * every row (allreduce) and zeros elsewhere, becomes the whole on every rank that shares the batch: slices are all-gathered
+ * in the tp group, parts are summed in rank order in the ep group. Nothing to do without replicas. Collective. */
+bool tt_shares_rows(const tt_mesh *mesh);
+tt_status tt_share_rows(const tt_mesh *mesh, tt_kernel *k, const char *name, tt_mat m);
 
 /* tt_return_gate_gradients - [P,1] real by pair back to dgates [T,K] at the choices they belong to; choices of other rounds
  * stay as they are. Collective over the ep group. */

@@ -2,12 +2,7 @@
 
 tt_status tt_engine_check_mesh(tt_mesh_sizes *sizes, int world_size, const tt_model_config *config)
 {
-    TT_TRY(tt_mesh_resolve(sizes, world_size, config->num_experts));
-    TT_CHECK(sizes->tp_size == 1, TT_ECONFIG, "tp_size %lld is not supported yet; set tp_size: 1",
-             (long long)sizes->tp_size);
-    TT_CHECK(sizes->dispatch == TT_DISPATCH_ALLTOALL, TT_ECONFIG,
-             "expert_dispatch other than alltoall is not supported yet; set expert_dispatch: alltoall");
-    return TT_OK;
+    return tt_mesh_resolve(sizes, world_size, config->num_experts);
 }
 
 static tt_status open_files(const tt_engine_options *o, int world_size, tt_engine *e)

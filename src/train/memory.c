@@ -135,6 +135,7 @@ tt_status tt_memory_plan(const tt_model_config *config, const tt_model_table *ta
     int num = table->params.num_units;
     int64_t most = 1;
     *out = (tt_memory){0};
+    TT_ASSERT(num > 0);
     for (int u = 0; u < num; u++) most = tt_max_i64(most, table->params.units[u].count);
     unit_bytes *units = calloc((size_t)num, sizeof *units);
     int64_t *offsets = malloc((size_t)most * sizeof *offsets);

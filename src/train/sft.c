@@ -16,6 +16,7 @@ typedef struct job {
     const tt_config *config;
     const tt_sft_hooks *hooks;
     int threads;
+    int64_t fsdp_size;
     tt_model_config model; /* read early, for checks */
     tt_sft_data data;
     tt_steps steps;
@@ -64,6 +65,7 @@ static tt_status check(job *j)
     TT_TRY(tt_engine_check_mesh(&sizes, tt_comm_size(j->comm), &j->model));
     TT_CHECK(resident_type(c) == TT_F32 || compute_type(c) == TT_BF16, TT_ECONFIG,
              "dtype: bfloat16 holds weights in bfloat16; fp32 products of them need dtype: float32, or set bf16: true");
+    j->fsdp_size = sizes.fsdp_size;
     TT_TRY(find_balance(j));
     return tt_save_check(c->output_dir, c->overwrite_output_dir);
 }
@@ -77,7 +79,7 @@ static tt_status prepare(job *j)
     j->steps = (tt_steps){
         .rows = tt_dataset_rows(j->data.rows),
         .batch = c->per_device_train_batch_size,
-        .ranks = tt_comm_size(j->comm),
+        .ranks = j->fsdp_size,
         .accumulation = c->gradient_accumulation_steps,
         .epochs = c->num_train_epochs,
         .max_steps = c->max_steps,

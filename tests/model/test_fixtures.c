@@ -281,8 +281,9 @@ static int num_entries;
 static void add(const char *what, tt_status (*body)(fixture *, void *), fixture_run run)
 {
     char name[200];
-    snprintf(name, sizeof name, "%s %s %s world %d ep %d%s%s%s%s", run.model ? run.model : run.id, what, run.ops->name,
-             run.world, run.ep, run.recompute ? "" : ", no recompute", run.row_micros ? ", rows as micro-steps" : "",
+    static const char *const dispatch[] = {"alltoall", "allgather", "allreduce"};
+    snprintf(name, sizeof name, "%s %s %s world %d tp %d ep %d %s%s%s%s%s", run.model ? run.model : run.id, what,
+             run.ops->name, run.world, run.tp ? run.tp : 1, run.ep, dispatch[run.dispatch], run.recompute ? "" : ", no recompute", run.row_micros ? ", rows as micro-steps" : "",
              run.booked ? ", rounds" : "", run.as_saved ? ", as saved" : "");
     TT_ASSERT(num_entries < MAX_ENTRIES);
     entries[num_entries] = (entry){run, body};
@@ -291,6 +292,22 @@ static void add(const char *what, tt_status (*body)(fixture *, void *), fixture_
 }
 
 static const char *const ids[] = {"O1", "O2", "Q1", "Q2", "G1", "G2"};
+
+/* Every mesh of up to four ranks with every dispatcher that it allows. */
+static void add_layouts(const char *id, const tt_ops *ops)
+{
+    for (int world = 1; world <= 4; world++)
+        for (int tp = 1; tp <= world; tp++)
+            for (int ep = 1; ep <= world; ep++)
+                for (tt_dispatch_kind d = TT_DISPATCH_ALLTOALL; d <= TT_DISPATCH_ALLREDUCE; d++) {
+                    tt_mesh_sizes sizes = {0, tp, ep, d};
+                    if (tt_mesh_resolve(&sizes, world, 8) != TT_OK) continue;
+                    if (tp == 1 && d == TT_DISPATCH_ALLTOALL) continue; /* add_meshes */
+                    fixture_run run = {.id = id, .ops = ops, .world = world, .tp = tp, .ep = ep, .dispatch = d, .recompute = true};
+                    add("gradients", check_gradients, run);
+                    add("training", check_training, run);
+                }
+}
 
 static void add_meshes(const char *id, const tt_ops *ops)
 {
@@ -316,6 +333,7 @@ int main(void)
             add("outputs", check_outputs,
                 (fixture_run){.id = ids[i], .ops = tables[t], .world = 1, .ep = 1, .as_saved = "config.as_saved.json"});
             add_meshes(ids[i], tables[t]);
+            if (tables[t] == &tt_ops_ref) add_layouts(ids[i], tables[t]);
         }
         static const char *const variants[] = {"Q1-bf16", "Q1-f16", "Q1-mixed"};
         for (size_t i = 0; i < 3; i++)

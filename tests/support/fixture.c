@@ -22,7 +22,7 @@ static tt_status open_engine(fixture *f)
     tt_dtype type = r->ops->real;
     tt_engine_options o = {
         .folder = model,
-        .mesh = {.ep_size = r->ep},
+        .mesh = {.ep_size = r->ep, .tp_size = r->tp, .dispatch = r->dispatch},
         .ops = r->ops,
         .resident = type,
         .compute = type,
@@ -111,7 +111,7 @@ tt_status fixture_gradients(fixture *f, tt_batch *micros, int num, double balanc
         };
         tt_micro_result r;
         TT_TRY(tt_model_micro_step(m, &micro, &r));
-        out->nll += r.sums.nll;
+        if (f->engine.mesh->tp_rank == 0) out->nll += r.sums.nll;
         out->balance += r.balance_loss;
     }
     return tt_allreduce_f64(f->engine.mesh->world, "test-nll", &out->nll, 1);

@@ -14,6 +14,8 @@ typedef struct fixture_run {
     const char *model;   /* folder to load from when not id's own, e.g. "O1-sharded/model" */
     const tt_ops *ops;
     int world, ep;
+    int tp;              /* 0: 1 */
+    tt_dispatch_kind dispatch;
     bool recompute;
     int64_t loss_chunk;  /* 0: default */
     int64_t booked;      /* received rows per exchange round, 0: default */
