@@ -12,6 +12,8 @@ static void read(tt_config_reader *r, tt_model_config *c)
     if (c->head_dim != head_dim || head_dim * c->num_heads != c->hidden_size)
         tt_read_fail(r, "head_dim must be hidden_size / num_attention_heads (%lld / %lld)", (long long)c->hidden_size,
                      (long long)c->num_heads);
+    /* The family's default, which masks the gradient of an embedding row, holds unless the key is there (null: none). */
+    if (!json_object_get(r->object, "pad_token_id") && c->vocab_size > 1) c->pad_token = 1;
     tt_read_rope(r, 10000, 1, &c->rope_theta, &partial);
     c->rotary_dim = (int64_t)((double)c->head_dim * partial);
     c->norm_eps = tt_read_number(r, "rms_norm_eps", 1e-5);
