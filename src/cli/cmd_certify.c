@@ -26,6 +26,20 @@ static void print_report(const tt_certify_report *r)
     printf(r->wrong_choices ? " (first: %s)  WRONG\n" : "%s  ok\n", r->first_wrong);
 }
 
+/* Bytes that the exchange of the MoE layers sent between ranks, both directions of both passes. */
+static tt_status print_traffic(tt_comm *comm, int64_t tokens)
+{
+    static const char *const names[] = {"dispatch-tokens", "return-outputs", "dispatch-gradients", "return-gradients"};
+    int64_t sent[4];
+    for (int i = 0; i < 4; i++) sent[i] = tt_comm_bytes_sent(comm, names[i]);
+    TT_TRY(tt_allreduce_i64(tt_comm_world(comm), "certify-traffic", sent, 4));
+    if (tt_comm_rank(comm) > 0) return TT_OK;
+    printf("bytes sent    ");
+    for (int i = 0; i < 4; i++) printf("%s %s %lld", i ? "," : "", names[i], (long long)sent[i]);
+    printf(" (%lld tokens)\n", (long long)tokens);
+    return TT_OK;
+}
+
 static tt_status read_rows(const char *path, const char *model, int fsdp_size, tt_batch_file *out)
 {
     json_t *object;
@@ -47,12 +61,14 @@ static tt_status certify(tt_comm *comm, tt_certify_options *o, const char *batch
     tt_batch_file_free(&rows);
     TT_TRY(status);
     bool passed = report.passed;
+    if (tt_comm_rank(comm) == 0) print_report(&report);
+    status = world > 1 ? print_traffic(comm, report.tokens) : TT_OK;
     if (tt_comm_rank(comm) == 0) {
-        print_report(&report);
         printf("\n%s: %d rank%s, %lld parameters, %lld wrong\n", passed ? "CERTIFIED" : "NOT CERTIFIED", world,
                world > 1 ? "s" : "", (long long)report.num_rows, (long long)report.bad_rows);
     }
     tt_certify_report_free(&report);
+    TT_TRY(status);
     status = passed ? TT_OK : tt_error_set(TT_EVERDICT, "certify: this mesh does not compute what one process computes");
     return tt_agree(tt_comm_world(comm), "certify-verdict", status);
 }

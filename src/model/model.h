@@ -38,6 +38,7 @@ typedef struct tt_model {
     bool recompute;                /* gradient checkpointing: keep block inputs only */
     int64_t loss_chunk;            /* rows of logits at a time */
     int64_t booked_rows;           /* received rows per exchange round, 0 = twice the balanced share */
+    int64_t *expert_counts;        /* [MoE layers, E] += choices of each forward pass; NULL: not counted */
     tt_tap tap;                    /* may be NULL */
     void *tap_user;
 } tt_model;

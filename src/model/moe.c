@@ -66,6 +66,11 @@ tt_status tt_route(tt_pass *p, int layer, const tt_layer_params *l, tt_mat x_TD,
     TT_TRY(tt_grant_mat(keep, tt_real(p), r->T, r->K, &r->gates));
     TT_TRY(tt_grant_mat(keep, tt_real(p), r->T, r->E, &r->probs));
     TT_TRY(choose(p, layer, l, x_TD, r));
+    int64_t *counts = p->m->expert_counts;
+    if (counts && p->m->mesh->tp_rank == 0) { /* ranks that share a batch hold the same choices */
+        counts += tt_model_moe_index(c, layer) * r->E;
+        for (int64_t i = 0; i < r->T * r->K; i++) counts[r->ids[i]]++;
+    }
     if (p->micro->balance != 0) {
         k->ops->route_stats(k, r->ids, r->K, r->probs, p->balance_counts, p->balance_sums);
         p->balance_rows += (double)r->T;

@@ -55,10 +55,10 @@ static tt_status write_line(tt_metrics *m, json_t *record)
     return status;
 }
 
-tt_status tt_metrics_record(tt_metrics *m, int64_t step, double epoch, double learning_rate, double grad_norm)
+tt_status tt_metrics_record(tt_metrics *m, int64_t step, double epoch, double learning_rate, double grad_norm,
+                            json_t *extra)
 {
     double now = tt_seconds(), steps = (double)m->steps, micro = (double)m->micro_steps;
-    if (m->steps == 0 && m->tokens == 0) return TT_OK;
     json_t *o = json_object();
     set(o, "loss", m->loss / steps);
     set(o, "grad_norm", grad_norm);
@@ -70,6 +70,7 @@ tt_status tt_metrics_record(tt_metrics *m, int64_t step, double epoch, double le
     set(o, "tokens_per_second", (double)m->tokens / fmax(now - m->since, 1e-9));
     set(o, "epoch", epoch);
     json_object_set_new(o, "step", json_integer(step));
+    if (extra) json_object_update(o, extra);
     m->steps = m->micro_steps = m->tokens = 0;
     m->loss = m->accuracy = m->entropy = m->balance = 0;
     m->since = now;

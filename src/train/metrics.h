@@ -14,6 +14,8 @@
 
 #include "train/step.h"
 
+#include <jansson.h>
+
 #include <stdio.h>
 
 typedef struct tt_metrics {
@@ -32,8 +34,9 @@ double tt_seconds(void); /* monotonic */
 tt_status tt_metrics_open(tt_metrics *m, const char *path, bool with_balance);
 /* tt_metrics_add - one step of `micro_steps` micro-steps. */
 void tt_metrics_add(tt_metrics *m, const tt_step_result *r, int micro_steps);
-/* tt_metrics_record - write a line and start anew; nothing when no step was added. */
-tt_status tt_metrics_record(tt_metrics *m, int64_t step, double epoch, double learning_rate, double grad_norm);
+/* tt_metrics_record - write a line and start anew. extra (may be NULL): further members of the record. */
+tt_status tt_metrics_record(tt_metrics *m, int64_t step, double epoch, double learning_rate, double grad_norm,
+                            json_t *extra);
 /* tt_metrics_final - the last line: train_runtime, train_steps_per_second, train_samples_per_second, train_loss. */
 tt_status tt_metrics_final(tt_metrics *m, int64_t step, double epoch, double seconds, int64_t samples);
 /* Accepts a zeroed struct. */

@@ -4,6 +4,7 @@
 #include "data/sampler.h"
 #include "train/metrics.h"
 #include "train/schedule.h"
+#include "train/statistics.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -28,6 +29,7 @@ typedef struct job {
     int64_t *positions;    /* [batch] */
     tt_batch *micros;      /* [accumulation] */
     tt_metrics metrics;
+    tt_statistics statistics;
     tt_sft_report *report;
 } job;
 
@@ -128,7 +130,7 @@ static tt_status open_model(job *j)
     };
     TT_TRY(tt_engine_open(j->comm, &o, &j->engine));
     j->engine.model.recompute = c->gradient_checkpointing;
-    return TT_OK;
+    return tt_agree(tt_comm_world(j->comm), "statistics", tt_statistics_begin(&j->statistics, &j->engine.model));
 }
 
 /* --- train ------------------------------------------------------------------------------------------------------- */
@@ -244,7 +246,12 @@ static tt_status one_step(job *j, int64_t step, double start, int64_t *samples)
     tt_metrics_add(&j->metrics, &r, (int)span.count);
     tell(j, step + 1, &o, &r, began, start);
     if (!logs_after(j, step + 1, &span)) return TT_OK;
-    return tt_metrics_record(&j->metrics, step + 1, tt_steps_epoch(&j->steps, step + 1), o.lr, r.grad_norm);
+    json_t *extra = json_object();
+    status = tt_statistics_record(&j->statistics, extra);
+    if (status == TT_OK)
+        status = tt_metrics_record(&j->metrics, step + 1, tt_steps_epoch(&j->steps, step + 1), o.lr, r.grad_norm, extra);
+    json_decref(extra);
+    return status;
 }
 
 static tt_status train(job *j)
@@ -319,6 +326,7 @@ static void close_job(job *j)
     free(j->order);
     free(j->positions);
     tt_metrics_close(&j->metrics);
+    tt_statistics_end(&j->statistics);
     tt_engine_close(&j->engine);
     tt_sft_data_free(&j->data);
     tt_model_config_free(&j->model);

@@ -1,0 +1,96 @@
+#include "train/statistics.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Operations that move what grows with tokens or weights; the rest is small talk. */
+static const char *const operations[] = {
+    "gather-unit",    "reduce-gradient",    "dispatch-tokens",  "return-outputs",
+    "dispatch-gradients", "return-gradients", "share-outputs",  "share-gradients",
+};
+
+#define NUM_OPERATIONS (sizeof operations / sizeof *operations)
+
+static int64_t num_moe(const tt_model *m)
+{
+    return tt_model_moe_index(m->config, (int)m->config->num_layers);
+}
+
+tt_status tt_statistics_begin(tt_statistics *s, tt_model *model)
+{
+    *s = (tt_statistics){.model = model};
+    s->counts = calloc((size_t)(num_moe(model) * model->config->num_experts) + 1, sizeof *s->counts);
+    s->bytes = calloc(NUM_OPERATIONS, sizeof *s->bytes);
+    if (!s->counts || !s->bytes) {
+        tt_statistics_end(s);
+        return tt_error_set(TT_ENOMEM, "out of memory for statistics");
+    }
+    model->expert_counts = s->counts;
+    return TT_OK;
+}
+
+void tt_statistics_end(tt_statistics *s)
+{
+    if (s->model) s->model->expert_counts = NULL;
+    free(s->counts);
+    free(s->bytes);
+    *s = (tt_statistics){0};
+}
+
+static json_t *layer_of(const int64_t *counts, int64_t E, int layer)
+{
+    int64_t total = 0, largest = 0, idle = 0;
+    double entropy = 0;
+    for (int64_t e = 0; e < E; e++) {
+        total += counts[e];
+        idle += counts[e] == 0;
+        if (counts[e] > largest) largest = counts[e];
+    }
+    for (int64_t e = 0; e < E && total > 0; e++) {
+        double share = (double)counts[e] / (double)total;
+        if (share > 0) entropy -= share * log(share);
+    }
+    json_t *o = json_object();
+    json_object_set_new(o, "layer", json_integer(layer));
+    json_object_set_new(o, "entropy", json_real(E > 1 ? entropy / log((double)E) : 1));
+    json_object_set_new(o, "largest_share", json_real(total > 0 ? (double)largest / (double)total : 0));
+    json_object_set_new(o, "idle", json_integer(idle));
+    return o;
+}
+
+static tt_status record_experts(tt_statistics *s, json_t *record)
+{
+    const tt_model_config *c = s->model->config;
+    int64_t E = c->num_experts, n = num_moe(s->model) * E;
+    TT_TRY(tt_allreduce_i64(s->model->mesh->world, "expert-statistics", s->counts, n));
+    json_t *list = json_array();
+    for (int i = 0, moe = 0; i < c->num_layers; i++)
+        if (c->is_moe[i]) json_array_append_new(list, layer_of(s->counts + E * moe++, E, i));
+    json_object_set_new(record, "experts", list);
+    memset(s->counts, 0, (size_t)n * sizeof *s->counts);
+    return TT_OK;
+}
+
+static tt_status record_bytes(tt_statistics *s, json_t *record)
+{
+    int64_t sent[NUM_OPERATIONS];
+    for (size_t i = 0; i < NUM_OPERATIONS; i++) {
+        int64_t now = tt_comm_bytes_sent(s->model->mesh->comm, operations[i]);
+        sent[i] = now - s->bytes[i];
+        s->bytes[i] = now;
+    }
+    TT_TRY(tt_allreduce_i64(s->model->mesh->world, "traffic-statistics", sent, NUM_OPERATIONS));
+    json_t *o = json_object();
+    for (size_t i = 0; i < NUM_OPERATIONS; i++)
+        if (sent[i] > 0) json_object_set_new(o, operations[i], json_integer(sent[i]));
+    json_object_set_new(record, "bytes_sent", o);
+    return TT_OK;
+}
+
+tt_status tt_statistics_record(tt_statistics *s, json_t *record)
+{
+    if (num_moe(s->model) > 0) TT_TRY(record_experts(s, record));
+    if (s->model->mesh->world_size > 1) TT_TRY(record_bytes(s, record));
+    return TT_OK;
+}
