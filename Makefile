@@ -44,7 +44,8 @@ BENCHES := $(wildcard bench/*.c)
 EXAMPLES := $(wildcard examples/*.c)
 
 # Two builds of the same sources: the one that is shipped, and the one that tests use, in which step memory is
-# filled with NaN when it is granted and when it is released.
+# filled with NaN when it is granted and when it is released, and faults can be planted (src/base/fault.h).
+CHECK_DEFS := -DTT_DEBUG_MEMORY -DTT_FAULT_SWITCHES
 LIB       := $(BUILD)/libtartan.a
 TEST_LIB  := $(BUILD)/check/libtartan.a
 objects    = $(patsubst %.c,$(1)/%.o,$(2))
@@ -77,10 +78,10 @@ $(BUILD)/obj/%.o: %.c
 	$(Q)$(CC) $(TT_CFLAGS) $(FLAGS_$*) -MMD -MP -c $< -o $@
 $(BUILD)/check/%.o: %.c
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(TT_CFLAGS) $(FLAGS_$*) -DTT_DEBUG_MEMORY -MMD -MP -c $< -o $@
+	$(Q)$(CC) $(TT_CFLAGS) $(FLAGS_$*) $(CHECK_DEFS) -MMD -MP -c $< -o $@
 $(BUILD)/check/tests/%.o: tests/%.c
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(TT_CFLAGS) -DTT_DEBUG_MEMORY -Itests -MMD -MP -c $< -o $@
+	$(Q)$(CC) $(TT_CFLAGS) $(CHECK_DEFS) -Itests -MMD -MP -c $< -o $@
 
 $(LIB): $(OBJ)
 	@rm -f $@

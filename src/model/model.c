@@ -1,5 +1,6 @@
 #include "model/model.h"
 #include "base/checked.h"
+#include "base/fault.h"
 #include "model/block.h"
 
 #include <string.h>
@@ -44,11 +45,17 @@ static tt_status feed_forward(tt_pass *p, int layer, const tt_layer_params *l, t
                               tt_block_cache *c)
 {
     tt_model *m = p->m;
+    tt_kernel *k = m->kernel;
     if (l->expert_unit < 0) return tt_mlp_forward(p, l->gate, l->up, l->down, c->normed, y_TD, &c->mlp);
+    if (p->again && tt_fault(TT_FAULT_ROUTED_AGAIN) && m->mesh->world_size > 1) {
+        k->ops->scale(k, -1, c->normed);
+        TT_TRY(tt_route(p, layer, l, c->normed, &state->routing));
+        k->ops->scale(k, -1, c->normed);
+    }
     if (!state->routing) TT_TRY(tt_route(p, layer, l, c->normed, &state->routing));
     if (l->shared_gate >= 0)
         TT_TRY(tt_mlp_forward(p, l->shared_gate, l->shared_up, l->shared_down, c->normed, y_TD, &c->mlp));
-    TT_TRY(tt_unit_gather(m->shards, m->kernel, l->expert_unit));
+    TT_TRY(tt_unit_gather(m->shards, k, l->expert_unit));
     TT_TRY(tt_experts_forward(p, l, state->routing, c->normed, y_TD, &c->experts));
     tt_unit_release(m->shards, l->expert_unit);
     return TT_OK;

@@ -6,6 +6,7 @@
  * Backward runs the down product on the unweighted gradient, so the gradient of the gate needs no stored output:
  *     dh' = Wd^T dy,  dg = <dh', h>,  dh = g dh',  dWd += dy (g h)^T
  */
+#include "base/fault.h"
 #include "model/block.h"
 
 #include <string.h>
@@ -44,10 +45,17 @@ static tt_status choose(tt_pass *p, int layer, const tt_layer_params *l, tt_mat 
     tap(p, "router_logits", layer, logits);
     if (micro->replay) memcpy(r->ids, micro->replay[index], bytes);
     bool replay = micro->replay != NULL;
+    tt_mat bias = tt_optional(p, l->router_bias);
+    if (bias.data && tt_fault(TT_FAULT_BIAS_IN_BF16) && k->ops != &tt_ops_ref && k->ops != &tt_ops_alt) {
+        tt_mat narrow;
+        TT_TRY(tt_grant_mat(k->scratch, TT_BF16, 1, r->E, &narrow));
+        k->ops->copy(k, bias, narrow);
+        bias = narrow;
+    }
     if (p->m->config->router == TT_ROUTER_SOFTMAX)
         k->ops->route_softmax(k, &shape, logits, replay, r->ids, r->gates, r->probs);
     else
-        k->ops->route_sigmoid(k, &shape, logits, tt_optional(p, l->router_bias), replay, r->ids, r->gates, r->probs);
+        k->ops->route_sigmoid(k, &shape, logits, bias, replay, r->ids, r->gates, r->probs);
     tap(p, "gates", layer, r->gates);
     if (micro->record) memcpy(micro->record[index], r->ids, bytes);
     tt_arena_restore(k->scratch, mark);
@@ -90,7 +98,8 @@ tt_status tt_balance_finish(tt_pass *p, double *value)
     all[2 * E] = p->balance_rows;
     /* Ranks that share a batch hold the same tokens: they count once. */
     if (p->m->mesh->tp_rank > 0) memset(all, 0, (size_t)(2 * E + 1) * sizeof *all);
-    TT_TRY(tt_allreduce_f64(p->m->mesh->world, "balance-statistics", all, 2 * E + 1));
+    if (!tt_fault(TT_FAULT_BALANCE_PER_RANK))
+        TT_TRY(tt_allreduce_f64(p->m->mesh->world, "balance-statistics", all, 2 * E + 1));
     double rows = all[2 * E];
     for (int64_t e = 0; e < E && rows > 0; e++) {
         p->balance_counts[e] = all[e] / rows; /* f, from here on */
@@ -109,6 +118,7 @@ static tt_status router_back(tt_pass *p, const tt_layer_params *l, const tt_rout
     tt_route_shape shape = route_shape(c);
     tt_arena_mark mark = tt_arena_save(p->m->work);
     tt_mat dlogits, x = x_TD;
+    if (tt_fault(TT_FAULT_ROUTER_MISSING) && p->m->mesh->world_size > 1) return TT_OK;
     TT_TRY(tt_grant_mat(p->m->work, tt_real(p), r->T, r->E, &dlogits));
     (c->router == TT_ROUTER_SOFTMAX ? k->ops->route_softmax_back : k->ops->route_sigmoid_back)(
         k, &shape, dgates, r->ids, r->gates, r->probs, dlogits);
@@ -133,6 +143,10 @@ static tt_status local_weights(tt_pass *p, const tt_layer_params *l, const tt_ro
     tt_mesh_experts(r->E, p->m->mesh->ep_size, p->m->mesh->ep_rank, &begin, &end);
     TT_TRY(tt_arena_grant(p->m->kernel->scratch, end - begin, sizeof **out, (void **)out));
     for (int64_t e = begin; e < end; e++) (*out)[e - begin] = tt_unit_weight(p->m->shards, l->experts + 3 * e + part);
+    if (tt_fault(TT_FAULT_SWAPPED_EXPERTS) && p->m->mesh->world_size > 1 && end - begin > 1) {
+        tt_weight first = (*out)[0];
+        (*out)[0] = (*out)[1], (*out)[1] = first;
+    }
     return TT_OK;
 }
 
@@ -172,7 +186,9 @@ static tt_status round_forward(tt_pass *p, const tt_layer_params *l, const tt_ro
         TT_TRY(tt_grant_mat(k->scratch, tt_real(p), q->R, D, &by_row));
         k->ops->swiglu(k, c->gate, c->up, h);
         TT_TRY(k->ops->grouped_linear(k, h, down, G, q->expert_begin, by_pair));
-        k->ops->sum_rows(k, by_pair, q->row_begin, q->row_pair, q->pair_gate.data, false, by_row);
+        tt_mat written = by_row;
+        if (tt_fault(TT_FAULT_UNWRITTEN_ROW) && mesh->world_size > 1 && q->R > 0) written.rows--;
+        k->ops->sum_rows(k, by_pair, q->row_begin, q->row_pair, q->pair_gate.data, false, written);
         TT_TRY(tt_combine_rows(mesh, k, k->scratch, r, round, "return-outputs", by_row, y_TD));
     }
     tt_arena_restore(k->scratch, mark);

@@ -1,5 +1,6 @@
 #include "shard/shard.h"
 #include "base/checked.h"
+#include "base/fault.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -341,13 +342,15 @@ tt_status tt_unit_gradient_end(tt_shards *s, tt_kernel *k, int unit)
 {
     unit_state *state = &s->units[unit];
     /* Ranks that share a batch produce the same gradient of everything but experts: each brings its share of it. */
-    bool replicated = s->mesh->tp_size > 1 && s->params->units[unit].kind != TT_UNIT_EXPERTS;
+    bool experts = s->params->units[unit].kind == TT_UNIT_EXPERTS;
+    double factor = experts || tt_fault(TT_FAULT_DENSE_TIMES_TP) ? 1 : 1.0 / s->mesh->tp_size;
+    if (experts && tt_fault(TT_FAULT_EXPERT_TIMES_EP)) factor = s->mesh->ep_size;
     for (int f = 0; f < 2; f++) {
         flat *b = &state->flats[f];
         if (!b->full) continue;
         if (b->full != b->gradient) {
             int64_t count = b->layout.shard * tt_group_size(state->group);
-            if (replicated) k->ops->scale(k, 1.0 / s->mesh->tp_size, tt_mat_of(b->full, s->precision.real, 1, count));
+            if (factor != 1) k->ops->scale(k, factor, tt_mat_of(b->full, s->precision.real, 1, count));
             tt_status status =
                 s->precision.real == TT_F64
                     ? tt_reduce_scatter_f64(state->group, "reduce-gradient", b->full, b->gradient, b->layout.shard)

@@ -1,4 +1,5 @@
 #include "train/step.h"
+#include "base/fault.h"
 #include "base/log.h"
 #include "base/rng.h"
 
@@ -32,7 +33,8 @@ tt_status tt_gradient_norm(tt_model *m, double *norm)
     for (int64_t i = 0; i < num; i++)
         if (trained(m, &pieces[i]))
             sum += m->kernel->ops->sum_squares(m->kernel, tt_shards_view(m->shards, &pieces[i], TT_PART_GRADIENT));
-    TT_TRY(tt_allreduce_f64(m->mesh->world, "gradient-norm", &sum, 1));
+    tt_group *group = tt_fault(TT_FAULT_NORM_OF_ONE_AXIS) ? m->mesh->ep : m->mesh->world;
+    TT_TRY(tt_allreduce_f64(group, "gradient-norm", &sum, 1));
     *norm = sqrt(sum);
     return TT_OK;
 }
