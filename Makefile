@@ -2,22 +2,24 @@
 #
 #   VARIABLE      default   meaning
 #   CC            cc        compiler (gcc or clang)
-#   MPI           auto      1, 0, or auto: use MPI when mpicc is found
+#   MPI           auto      1, 0, or auto: use MPI when MPICC is found
+#   MPICC         mpicc     which MPI; tests start ranks with $MPIRUN (mpirun)
 #   BUILD         build     where everything goes
 #   V                       1: show the commands
 .DEFAULT_GOAL := all
 SHELL := /bin/bash
 BUILD ?= build
 MPI   ?= auto
+MPICC ?= mpicc
 
 # --- what this machine has --------------------------------------------------------------------------------------
 ifeq ($(MPI),auto)
-  override MPI := $(if $(shell command -v mpicc 2>/dev/null),1,0)
+  override MPI := $(if $(shell command -v $(MPICC) 2>/dev/null),1,0)
 endif
 ifeq ($(MPI),1)
   # Open MPI and MPICH print their flags differently; both know how to show them.
-  MPI_CFLAGS := $(shell mpicc --showme:compile 2>/dev/null || mpicc -compile_info 2>/dev/null | tr ' ' '\n' | grep -E '^-[ID]' | sort -u)
-  MPI_LIBS   := $(shell mpicc --showme:link 2>/dev/null || mpicc -link_info 2>/dev/null | tr ' ' '\n' | grep -E '^-([lL]|Wl)' )
+  MPI_CFLAGS := $(shell $(MPICC) --showme:compile 2>/dev/null || $(MPICC) -compile_info 2>/dev/null | tr ' ' '\n' | grep -E '^-[ID]' | sort -u)
+  MPI_LIBS   := $(shell $(MPICC) --showme:link 2>/dev/null || $(MPICC) -link_info 2>/dev/null | tr ' ' '\n' | grep -E '^-([lL]|Wl)' )
   MPI_DEFS   := -DTT_HAVE_MPI
 endif
 PACKAGES := jansson libpcre2-8 libutf8proc libxxhash yaml-0.1

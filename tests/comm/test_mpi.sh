@@ -17,20 +17,20 @@ report() { # report VERDICT NAME: one TAP line, with the program's output when i
 }
 
 # A program without MPI refuses to be launched: that is how we tell.
-if ! command -v mpirun >/dev/null || OMPI_COMM_WORLD_SIZE=1 "$program" alone 2>&1 | grep -q 'without MPI'; then
+if ! command -v "${MPIRUN:-mpirun}" >/dev/null || OMPI_COMM_WORLD_SIZE=1 "$program" alone 2>&1 | grep -q 'without MPI'; then
   echo "ok 1 - ranks over MPI # SKIP this build has no MPI"
   exit 0
 fi
 
 for n in 1 2 3 4; do
-  output=$(timeout 60 mpirun -n $n "$program" mpi 2>&1)
+  output=$(timeout 60 "${MPIRUN:-mpirun}" -n $n "$program" mpi 2>&1)
   report $? "$n ranks over MPI"
 done
 
 # ends_with MODE RANKS STATUS TEXT: mpirun ends within 10 s, with this status (or any but 0), and TEXT is shown.
 ends_with() {
   local start=$SECONDS status
-  output=$(timeout 30 mpirun -n "$2" "$program" "$1" 2>&1)
+  output=$(timeout 30 "${MPIRUN:-mpirun}" -n "$2" "$program" "$1" 2>&1)
   status=$?
   output+=$'\n'"status $status after $((SECONDS - start)) s, expected $3 and: $4"
   [ $((SECONDS - start)) -lt 10 ] && [ $status != 0 ] && { [ "$3" = any ] || [ $status = "$3" ]; } &&
@@ -45,7 +45,7 @@ ends_with mpi-stall 3 1 \
 # Bound to one core, a rank alone on the host takes all that mpirun has.
 # nproc would heed the variables of OpenMP.
 cpus=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
-output=$(timeout 30 mpirun --bind-to core -n 1 "$program" mpi-cpus 2>&1)
+output=$(timeout 30 "${MPIRUN:-mpirun}" --bind-to core -n 1 "$program" mpi-cpus 2>&1)
 read -r threads before after <<<"$(tail -n 1 <<<"$output")"
 output+=" (threads, CPUs before, CPUs after; expected $cpus threads and CPUs)"
 [ "${threads:-0}" = "$cpus" ] && [ "${after:-0}" = "$cpus" ] && [ "${before:-0}" -le "$cpus" ]

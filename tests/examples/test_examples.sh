@@ -15,7 +15,7 @@ model=tests/fixtures/O1/model
 check "01-train on one process" "$build/examples/01-train" $model "$out/one"
 cp "$out/log" "$out/one.log"
 if "$build/check/tartan" --version | grep -q 'with MPI'; then
-  check "01-train on 4 ranks, ep_size 2, tp_size 2" mpirun -n 4 "$build/examples/01-train" $model "$out/four" 2 2
+  check "01-train on 4 ranks, ep_size 2, tp_size 2" "${MPIRUN:-mpirun}" -n 4 "$build/examples/01-train" $model "$out/four" 2 2
   check "its model loads" "$build/check/tartan" inspect "$out/four"
 else
   echo "ok $((number += 1)) - 01-train on 4 ranks # SKIP built without MPI"
