@@ -4,7 +4,7 @@
   check_with_transformers.py MODEL [MODEL ...]      one table and one verdict for each model folder
 
     --batch FILE      rows: input_ids, attention_mask, labels, position_ids (default: made from --seed)
-    --ranks N         run tartan on N ranks (default 1), with --ep_size N (default 1)
+    --ranks N         run tartan on N ranks (default 1), with --ep_size N, --tp_size N (default 1)
     --same_as FOLDER  the weights must also be those of this folder, byte by byte
     --tartan PATH     the program (default build/tartan)
     --seed N          of the default batch (default 1)
@@ -68,7 +68,7 @@ def complete(batch):
 
 def run_tartan(options, model, batch, outputs):
     command = [options.tartan, "certify", model, "--batch", batch, "--save_outputs", outputs,
-               "--ep_size", str(options.ep_size)]
+               "--ep_size", str(options.ep_size), "--tp_size", str(options.tp_size)]
     if options.ranks > 1:
         root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
         command = ["mpirun", *root, "--oversubscribe", "-n", str(options.ranks), *command]
@@ -198,6 +198,7 @@ def main():
     p.add_argument("--batch")
     p.add_argument("--ranks", type=int, default=1)
     p.add_argument("--ep_size", type=int, default=1)
+    p.add_argument("--tp_size", type=int, default=1)
     p.add_argument("--same_as")
     p.add_argument("--tartan", default="build/tartan")
     p.add_argument("--seed", type=int, default=1)
