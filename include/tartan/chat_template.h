@@ -22,8 +22,8 @@ extern "C" {
 
 typedef struct tt_template tt_template;
 
-/* Text, and the byte ranges of it that generation blocks produced: in order, disjoint, possibly empty. A block inside
- * another adds nothing. */
+/* Text, and the byte ranges of it that generation blocks produced:
+ * in order, disjoint, possibly empty. A block inside another adds nothing. */
 typedef struct tt_rendering {
     char *text; /* NUL-terminated beyond bytes */
     size_t bytes;

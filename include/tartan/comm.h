@@ -136,8 +136,7 @@ tt_status tt_allreduce_max_i64(tt_group *group, const char *name, int64_t *value
 /* tt_broadcast - data of `root` (a rank of the group) to all. */
 tt_status tt_broadcast(tt_group *group, const char *name, int root, void *data, size_t bytes);
 
-/* tt_gatherv - pieces of all ranks, end to end in rank order, at root; recv and recv_bytes matter there only.
- */
+/* tt_gatherv - pieces of all ranks, end to end in rank order, at root; recv and recv_bytes matter there only. */
 tt_status tt_gatherv(tt_group *group, const char *name, int root, const void *send, int64_t send_bytes,
                      void *recv, const int64_t *recv_bytes);
 
@@ -148,8 +147,8 @@ tt_status tt_gatherv(tt_group *group, const char *name, int root, const void *se
  * exchange itself fails, a rank with a failure of its own keeps that. */
 tt_status tt_agree(tt_group *group, const char *name, tt_status mine);
 
-/* tt_comm_agreed - whether the last tt_agree over the world returned a failure: every rank has it, so one may speak for
- * all and all may leave in peace. Local. */
+/* tt_comm_agreed - whether the last tt_agree over the world returned a failure: every rank has it, so one may speak
+ * for all and all may leave in peace. Local. */
 bool tt_comm_agreed(const tt_comm *comm);
 
 #ifdef __cplusplus

@@ -1,11 +1,11 @@
-/* safetensors.c - reading: headers, the index of a sharded model, ranges of tensors. The format and the rules
- * are in safetensors.h.
+/* safetensors.c - reading: headers, the index of a sharded model, ranges of tensors.
+ * The format and the rules are in safetensors.h.
  *
  * A folder is opened in this order, so that each complaint is about one thing:
  *   index      entries (tensor, file), sorted by file: the list of files
- *   header     of each file: entries appended to one list; those of the file are sorted by place and must
- * tile it names      the whole list sorted by name: no name twice agreement  index and list walked side by
- * side
+ *   header     of each file: entries appended to one list; those of the file are sorted by place and must tile it
+ *   names      the whole list sorted by name: no name twice
+ *   agreement  index and list walked side by side
  */
 #include "checkpoint/safetensors.h"
 #include "base/checked.h"

@@ -1,5 +1,4 @@
-/* safetensors.h - the files that checkpoints are made of: headers read with suspicion, layouts computed
- * without files.
+/* safetensors.h - the files that checkpoints are made of: headers read with suspicion, layouts without files.
  *
  *   bytes 0..7    u64 little-endian: N, length of the header
  *   bytes 8..8+N  JSON: name -> {"dtype","shape","data_offsets":[begin,end]}, optional "__metadata__"

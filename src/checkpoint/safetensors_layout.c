@@ -1,5 +1,4 @@
-/* safetensors_layout.c - where each tensor of a checkpoint will lie, computed from names, types and shapes
- * alone.
+/* safetensors_layout.c - where each tensor of a checkpoint will lie, from names, types and shapes alone.
  *
  *   offset 0     8              8 + N                                  file_bytes
  *          | N  | {"__metadata__":{...},"a":{...},...}<spaces> | a | b | ... |

@@ -33,8 +33,7 @@ typedef struct tt_backend {
     const char *name;
     /* Start it; never blocks. */
     tt_status (*post)(void *self, tt_transfer *t);
-    /* Set t->done when its memory may be used again. TT_ECOMM when it can never be: what came does not fit.
-     */
+    /* Set t->done when its memory may be used again. TT_ECOMM when it can never be: what came does not fit. */
     tt_status (*test)(void *self, tt_transfer *t);
     /* Give up a transfer that is not done. */
     void (*cancel)(void *self, tt_transfer *t);

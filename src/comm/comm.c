@@ -42,8 +42,7 @@ static tt_status check_ranks(const tt_comm *comm, const char *name, const int *r
     return status;
 }
 
-/* Both ranks of a pair count the groups they share, so the count names the group without a word between them.
- */
+/* Both ranks of a pair count the groups they share, so the count names the group without a word between them. */
 static tt_status number_group(tt_comm *comm, tt_group *g)
 {
     for (int i = 0; i < g->size; i++) {

@@ -48,8 +48,7 @@ struct tt_group {
     bool is_world; /* belongs to the comm */
     int size, rank;
     int *ranks;   /* [size] world ranks */
-    int *numbers; /* [size] which of the groups that this rank shares with rank r this is: equal on both sides
-                   */
+    int *numbers; /* [size] which of the groups that this rank shares with rank r this is: equal on both sides */
     uint32_t operations;
 };
 
@@ -96,8 +95,7 @@ tt_status tt_exchange_begin(const tt_op *op, const tt_part *sends, int num_sends
 tt_status tt_exchange(const tt_op *op, const tt_part *sends, int num_sends, const tt_part *recvs,
                       int num_recvs);
 
-/* tt_request_drop - let a request go whose exchange was given up by a failure; keeps the failure's message.
- */
+/* tt_request_drop - let a request go whose exchange was given up by a failure; keeps the failure's message. */
 void tt_request_drop(tt_request **request);
 
 /* tt_requests_free - cancel what is in flight and free all requests. */

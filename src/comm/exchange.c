@@ -229,8 +229,7 @@ static void pause_after(const tt_comm *comm, double waited)
         nanosleep(&(struct timespec){0, waited < 0.1 ? 50 * 1000 : 500 * 1000}, NULL);
 }
 
-/* World ranks of the transfers of one direction that are not done, as " 2, 5"; pieces of one part are
- * neighbours. */
+/* World ranks of the transfers of one direction that are not done, as " 2, 5"; pieces of one part are neighbours. */
 static int list_missing(const tt_request *q, bool sends, char *text, size_t size)
 {
     int count = 0, last = -1;

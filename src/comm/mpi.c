@@ -83,8 +83,7 @@ static tt_status test(void *self, tt_transfer *t)
     return TT_OK;
 }
 
-/* See the head of this file: a receive that nothing has matched is really withdrawn, the rest is only let go.
- */
+/* See the head of this file: a receive that nothing has matched is really withdrawn, the rest is only let go. */
 static void cancel(void *self, tt_transfer *t)
 {
     (void)self;

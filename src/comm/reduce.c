@@ -73,8 +73,7 @@ static bool max_i64(void *into_, bool add, const void *const *pieces, int num, i
     return true;
 }
 
-/* A reduction: rank r of the group gets the elements of `from` at r * stride, and folds what it gets into
- * `into`. */
+/* A reduction: rank r of the group gets the elements of `from` at r * stride, and folds what it gets into `into`. */
 typedef struct reduction {
     tt_op op;
     fold_fn fold;
@@ -159,8 +158,7 @@ static tt_status reduce(reduction d)
              d.op.group->name);
     return TT_OK;
 fail:
-    /* All was cancelled by the failure; the other round's request only has to be let go, its message not
-     * kept. */
+    /* All was cancelled by the failure; the other round's request only has to be let go, its message not kept. */
     for (int i = 0; i < 2; i++) tt_request_drop(&d.requests[i]);
     return status;
 }

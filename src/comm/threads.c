@@ -189,8 +189,7 @@ static void *run_rank(void *arg)
     else if (me->aborted)
         me->status = TT_ECOMM;
     atomic_store_explicit(&me->left, true, memory_order_release);
-    /* Cancels what was begun and not ended, so others may still look at this rank's mailbox but find nothing.
-     */
+    /* Cancels what was begun and not ended, so others may still look at this rank's mailbox but find nothing. */
     tt_comm_destroy(&me->comm);
     return NULL;
 }

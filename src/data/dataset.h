@@ -50,13 +50,11 @@ int64_t tt_dataset_rows(const tt_dataset *d);
 /* tt_dataset_row - row i, 0 <= i < tt_dataset_rows. Borrowed. */
 void tt_dataset_row(const tt_dataset *d, int64_t i, const int32_t **ids, const int32_t **labels, int64_t *count);
 
-/* tt_dataset_source - where row i stands in the file: its number among the rows from 0, and its line from 1.
- */
+/* tt_dataset_source - where row i stands in the file: its number among the rows from 0, and its line from 1. */
 void tt_dataset_source(const tt_dataset *d, int64_t i, int64_t *index, int64_t *line);
 
 /* tt_dataset_render - the text of row i before truncation, read from the file and rendered again. *text is
- * owned (free), with a NUL beyond *bytes. Fails too when the file has changed and the row is no longer there.
- */
+ * owned (free), with a NUL beyond *bytes. Fails too when the file has changed and the row is no longer there. */
 tt_status tt_dataset_render(const tt_dataset *d, int64_t i, char **text, size_t *bytes);
 
 /* tt_dataset_fingerprint - xxHash64 over lengths, ids and labels of all rows in order: the same data,

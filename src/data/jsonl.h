@@ -1,8 +1,10 @@
 /* jsonl.h - the rows of a data file, read block by block.
  *
  * Two layouts, told apart by the first character that is not white space:
- *   JSONL   one JSON object on each line; LF or CRLF; blank lines are skipped; the last newline may be
- * missing array   one top-level array of objects, as .json files have it One leading BOM is skipped in both.
+ *   JSONL   one JSON object on each line; LF or CRLF; blank lines are skipped; the last newline may be missing
+ *   array   one top-level array of objects, as .json files have it
+ * One leading BOM is skipped in both.
+ *
  * A row is cut out by a scan that knows only strings and brackets and is parsed later (tt_jsonl_parse), so
  * that several threads can parse a block; the parser is the judge of what is JSON. Memory is one block, or
  * one row where that is longer, but never more than TT_JSONL_MAX_ROW: the size of the file does not matter.

@@ -43,8 +43,7 @@ typedef struct tt_findings {
 
 void tt_findings_add(tt_findings *f, tt_data_warning kind, int64_t message);
 
-/* tt_messages_is_chat - a list whose first item is an object with `role`: how a conversation is recognised.
- */
+/* tt_messages_is_chat - a list whose first item is an object with `role`: how a conversation is recognised. */
 bool tt_messages_is_chat(const json_t *value);
 /* The same for ShareGPT: its first item has `from` and `value`. */
 bool tt_messages_is_sharegpt(const json_t *value);
@@ -56,10 +55,10 @@ bool tt_messages_is_sharegpt(const json_t *value);
 tt_status tt_messages_from_sharegpt(json_t *messages, bool keep_roles, const char *where);
 
 /* tt_messages_normalise - what every conversation goes through before a template sees it, in place:
- *   keys whose value is null are removed from each message (so null is the same as absent; nulls deeper
- * inside stay); of reasoning_content, thinking, reasoning the first that is there is given to the first two
- * where absent. TT_EDATA: not a list, empty, a message that is no object or has no role, content that is
- * neither text nor a list of parts, a part that is an image, audio or video. */
+ *   - keys whose value is null are removed from each message: null is the same as absent (nulls deeper inside stay);
+ *   - of reasoning_content, thinking, reasoning the first that is there is given to the first two where absent.
+ * TT_EDATA: not a list, empty, a message that is no object or has no role, content that is neither text nor a list of
+ * parts, a part that is an image, audio or video. */
 tt_status tt_messages_normalise(json_t *messages, const char *where, const char *column);
 
 /* tt_messages_check - add to f what looks wrong in a normalised conversation (not SPECIAL_IN_CONTENT). */

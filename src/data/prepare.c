@@ -1,5 +1,4 @@
-/* prepare.c - options checked against the first row of a data set, before any row is prepared: see prepare.h.
- */
+/* prepare.c - options checked against the first row of a data set, before any row is prepared: see prepare.h. */
 #include "base/checked.h"
 #include "base/json.h"
 #include "data/preparer.h"

@@ -10,10 +10,13 @@
  *
  * The first row decides the shape; every other row must have the same. Other columns are ignored, null
  * columns count as absent. EOS is appended as text, and only where the text does not end with it; chat text
- * is all the template's. labels[i] is ids[i] where every applicable mask is 1, else TT_IGNORE (not shifted
- * here): completion mask   1 from the end of the common prefix of encode(prompt) and encode(prompt +
- * completion) assistant mask    1 where a token overlaps a range that a generation block of the template
- * produced Semantics: docs/data.md, section "Rows".
+ * is all the template's.
+ *
+ * labels[i] is ids[i] where every applicable mask is 1, else TT_IGNORE (not shifted here):
+ *   completion mask   1 from the end of the common prefix of encode(prompt) and encode(prompt + completion)
+ *   assistant mask    1 where a token overlaps a range that a generation block of the template produced
+ *
+ * Semantics: docs/data.md, section "Rows".
  */
 #ifndef TT_DATA_PREPARE_H
 #define TT_DATA_PREPARE_H
@@ -31,8 +34,7 @@
 enum { TT_IGNORE = -100 };
 
 /* What the user asked for. All strings are borrowed until tt_preparer_create returns; the tokenizer until the
- * preparer is destroyed. Zeroed except completion_only_loss, it is the default: start from
- * TT_PREPARE_DEFAULT. */
+ * preparer is destroyed. Zeroed except completion_only_loss, it is the default: start from TT_PREPARE_DEFAULT. */
 typedef struct tt_prepare {
     const tt_tokenizer *tokenizer;
     const char *template_source; /* replaces the tokenizer's chat template; NULL: the tokenizer's own */

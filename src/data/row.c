@@ -150,8 +150,7 @@ static tt_status row_messages(const tt_preparer *p, json_t *row, const char *whe
 
 /* --- labels --------------------------------------------------------------------------------------------- */
 
-/* Tokens and spans are in order, and the spans disjoint: a token wholly before one span is before all later.
- */
+/* Tokens and spans are in order, and the spans disjoint: a token wholly before one span is before all later. */
 int64_t tt_label_spans(const tt_encoding *e, const tt_rendering *r, int32_t *labels)
 {
     int64_t first = 0, set = 0;
@@ -191,8 +190,8 @@ static tt_status encode(const tt_preparer *p, const char *text, size_t bytes, bo
     return status == TT_OK ? TT_OK : tt_error_context(status, "%s", where);
 }
 
-/* Put the ids of an encoding, and labels equal to them, behind out->count, which stays: a row that fails
- * later leaves nothing. */
+/* Put the ids of an encoding, and labels equal to them,
+ * behind out->count, which stays: a row that fails later leaves nothing. */
 static tt_status place(const tt_encoding *e, tt_tokens *out)
 {
     TT_TRY(tt_tokens_reserve(out, e->count));

@@ -1,6 +1,7 @@
-/* Generators: MT19937 (Matsumoto and Nishimura, "Mersenne Twister", 1998); PCG64 XSL-RR 128/64 (O'Neill,
- * "PCG: a family of simple fast space-efficient statistically good algorithms", 2014) behind numpy's seed
- * sequence. */
+/* sampler.c - the generators: see sampler.h.
+ *   MT19937               Matsumoto and Nishimura, "Mersenne Twister", 1998
+ *   PCG64 XSL-RR 128/64   O'Neill, "PCG: a family of simple fast space-efficient statistically good algorithms",
+ *                         2014; behind numpy's seed sequence */
 #include "data/sampler.h"
 
 #include <stdbool.h>

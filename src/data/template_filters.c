@@ -1,5 +1,5 @@
-/* template_filters.c - filters. Those that walk a sequence and test, map or order its items:
- * template_select.c.
+/* template_filters.c - filters.
+ * Those that walk a sequence and test, map or order its items: template_select.c.
  *
  * A filter that the common library writes as a generator gives an iterator here too: it is true even when it
  * is empty, has no length and can be walked once. Left out, since they are random, about HTML or about other

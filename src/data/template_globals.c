@@ -1,5 +1,5 @@
-/* template_globals.c - functions that every template can call: range, dict, namespace, raise_exception,
- * strftime_now.
+/* template_globals.c - functions that every template can call:
+ * range, dict, namespace, raise_exception, strftime_now.
  *
  * strftime_now shows local time, which makes texts depend on the day; a variable `template_date`
  * ("2024-07-26" or "2024-07-26T13:45:00") fixes the clock. Left out: cycler, joiner, lipsum (random text). */

@@ -1,18 +1,25 @@
 /* template_impl.h - what the files of the template engine share. Not for use outside src/data/template_*.c.
  *
- *   template_lex.c      source -> tokens; white space rules
- *   template_parse.c    statements, template_parse_expr.c expressions: tokens -> tree
- *   template_exec.c     runs statements, template_eval.c evaluates expressions
- *   template_value.c    values: kinds, truth, items, equality, order; template_map.c mappings, values from
- * JSON template_number.c   arithmetic, numbers to and from text template_text.c     code points, white space,
- * letter case template_print.c    values as text: str, repr, tojson template_filters.c, template_select.c,
- * template_tests.c, template_strings.c, template_methods.c, template_globals.c, template_format.c
- * template_memory.c   pools, the output buffer, limits
+ *   template_lex.c          source -> tokens; white space rules
+ *   template_parse.c        tokens -> tree: statements
+ *   template_parse_expr.c   tokens -> tree: expressions
+ *   template_exec.c         runs statements
+ *   template_eval.c         evaluates expressions
+ *   template_value.c        values: kinds, truth, items, equality, order
+ *   template_map.c          mappings, values from JSON
+ *   template_number.c       arithmetic, numbers to and from text
+ *   template_text.c         code points, white space, letter case
+ *   template_print.c        values as text: str, repr, tojson
+ *   template_filters.c      filters; template_select.c those that look into the items of a sequence
+ *   template_tests.c        tests
+ *   template_strings.c      methods of strings; template_methods.c those of other kinds, and members of loop
+ *   template_globals.c      functions that every template can call
+ *   template_format.c       "..." % values and "...".format(...)
+ *   template_memory.c       pools, the output buffer, limits
  *
  * A template is compiled once into a tree that nothing changes afterwards; its memory is one pool. A
  * rendering has a pool of its own, freed as a whole: values are never freed one by one, so failure paths have
- * nothing to undo. Values are immutable, except for namespaces and iterators; copies share what they point
- * to.
+ * nothing to undo. Values are immutable, except for namespaces and iterators; copies share what they point to.
  *
  * Limits (all of them errors, never cuts): see the constants below. "Steps" are what bounds time: one for
  * every node that is evaluated, every element that is visited and every 32 bytes of text that move. */

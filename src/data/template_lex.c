@@ -2,7 +2,7 @@
  *
  *   {% ... %} and {# ... #}   one line end directly behind is dropped, unless the tag ends with '+';
  *                             blanks before it are dropped when nothing else stands before it on its line,
- * unless the tag begins with '+'
+ *                             unless the tag begins with '+'
  *   '-' at either edge        all white space on that side is dropped, line ends too; also for {{ ... }}
  *   line ends                 \r\n and \r become \n; one line end at the very end of the source is dropped
  *

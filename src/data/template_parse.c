@@ -158,8 +158,8 @@ static tt_status no_end(const tpl_parser *p, const char *const *ends, int line)
     return tt_tpl_fail(p, line, "this block has no end: %s is missing", list);
 }
 
-/* Statements and text up to a tag that begins with one of `ends` (NULL: up to the end); that word is the
- * current token then. */
+/* Statements and text up to a tag that begins with one of `ends` (NULL: up to the end);
+ * that word is the current token then. */
 static tt_status parse_body(tpl_parser *p, const char *const *ends, int line, tpl_body *out)
 {
     *out = (tpl_body){0};

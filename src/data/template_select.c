@@ -100,8 +100,7 @@ FILTER(f_map)
     return tt_tpl_iterator(r, mapped, n, out);
 }
 
-/* by_path: the first argument is an attribute; then the name of a test and its arguments, or nothing for
- * truth. */
+/* by_path: the first argument is an attribute; then the name of a test and its arguments, or nothing for truth. */
 static tt_status choose(tpl_render *r, const tpl_value *self, const tpl_args *all, bool by_path, bool keep,
                         tpl_value *out)
 {

@@ -1,5 +1,5 @@
-/* template_strings.c - the methods of strings, as Python's str has them. Left out: encode, expandtabs,
- * translate.
+/* template_strings.c - the methods of strings, as Python's str has them.
+ * Left out: encode, expandtabs, translate.
  *
  * Positions and widths count code points. isdigit and its like ask for the Unicode category alone, so that
  * superscript digits are no digits. */
@@ -269,8 +269,8 @@ static bool has_end(const tpl_value *s, const tpl_value *part, bool front)
             memcmp(front ? s->as.text : s->as.text + s->len - part->len, part->as.text, part->len) == 0);
 }
 
-/* self[start:end]; *offset is start, from the front, in code points. *inside is false when start is behind
- * the end. */
+/* self[start:end]; *offset is start, from the front, in code points.
+ * *inside is false when start is behind the end. */
 static tt_status window(tpl_render *r, const tpl_value *self, const tpl_value *start, const tpl_value *end,
                         tpl_value *out, int64_t *offset, bool *inside)
 {

@@ -1,12 +1,13 @@
 /* template_text.c - code points, white space and letter case, as Python's str has them.
  *
  * Case mapping is the full Unicode one: utf8proc maps single code points; those that become several are
- * derived from its case folding, which is full: upper  of a letter whose folding has several code points:
- * each of them in upper case (but capitals like U+0130 and U+1E9E are their own upper case); title  of one
- * that has no title case of its own: the first in title case, the rest as folded. Two exceptions: U+0149
- * (both in upper case) and a final Greek iota, which becomes U+0345. Lower case has one that grows (U+0130)
- * and one that depends on its neighbours (the final sigma). All strings are valid UTF-8: JSON and templates
- * are checked on their way in. */
+ * derived from its case folding, which is full:
+ *   upper  of a letter whose folding has several code points: each of them in upper case
+ *          (but capitals like U+0130 and U+1E9E are their own upper case);
+ *   title  of one that has no title case of its own: the first in title case, the rest as folded.
+ * Two exceptions: U+0149 (both in upper case) and a final Greek iota, which becomes U+0345. Lower case has one that
+ * grows (U+0130) and one that depends on its neighbours (the final sigma).
+ * All strings are valid UTF-8: JSON and templates are checked on their way in. */
 #include "data/template_impl.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* template_value.c - kinds, truth, length, items, equality, order, membership, slices. Mappings:
- * template_map.c.
+/* template_value.c - kinds, truth, length, items, equality, order, membership, slices.
+ * Mappings: template_map.c.
  *
  * Walks over nested values count their depth (tt_tpl_enter) and their steps, so that data nested without end,
  * or a small graph that is a huge tree, ends in an error. */

@@ -125,8 +125,7 @@ static tt_status byte_symbols(const tt_bpe *m, tt_context *c, const char *piece,
     return TT_OK;
 }
 
-/* The tokens <0xHH> for all bytes of a word, the first of which stands for the character; false when one
- * lacks. */
+/* The tokens <0xHH> for all bytes of a word, the first of which stands for the character; false when one lacks. */
 static tt_status fall_back(const tt_bpe *m, tt_context *c, const char *word, size_t size, size_t stands_for,
                            bool *done)
 {

@@ -118,8 +118,7 @@ static tt_status read_template_file(const char *path, char **out)
     return TT_OK;
 }
 
-/* Files win over the configuration as a whole: with chat_template.jinja the named ones count only as files,
- * too. */
+/* Files win over the configuration as a whole: with chat_template.jinja the named ones count only as files, too. */
 static tt_status read_template_files(tt_tokenizer *t)
 {
     char path[4096];

@@ -180,8 +180,7 @@ static void copy_until(cutter *c, const char *end)
     c->out->rest_size += (size_t)(end - c->copied);
 }
 
-/* If the value at r.p is a vocabulary or a list of merges, note where it lies and put an empty one instead.
- */
+/* If the value at r.p is a vocabulary or a list of merges, note where it lies and put an empty one instead. */
 static void cut_value(cutter *c, char bracket, const char **begin, const char **end)
 {
     skip_space(&c->r);

@@ -1,8 +1,7 @@
 /* tokenizer_load.c - tokenizer.json: every component by its type, an unknown one refused by name.
  *
  * Sequences are flattened into lists of steps. `truncation` and `padding` are ignored: the trainer does both.
- * Fields that a component does not know are ignored, as the common library does; values of a wrong type are
- * not.
+ * Fields that a component does not know are ignored, as the common library does; values of a wrong type are not.
  */
 #include "base/file.h"
 #include "base/json.h"

@@ -79,8 +79,7 @@ static tt_status decompose(tt_context *c, form f, uint32_t code)
     return TT_OK;
 }
 
-/* Stable sort of marks by combining class; runs of any length occur in hostile text. `spare` holds as many.
- */
+/* Stable sort of marks by combining class; runs of any length occur in hostile text. `spare` holds as many. */
 static void sort_marks(tt_unit *u, size_t n, tt_unit *spare)
 {
     size_t start[257] = {0};
@@ -170,8 +169,7 @@ static tt_status put_units(const tt_context *c, const tt_view *v, size_t at, tt_
     return TT_OK;
 }
 
-/* The next stretch that may change: [*begin, *end), from the starter before it to the next inert character.
- */
+/* The next stretch that may change: [*begin, *end), from the starter before it to the next inert character. */
 static bool next_segment(form f, const tt_view *v, size_t at, size_t *begin, size_t *end)
 {
     uint32_t code;

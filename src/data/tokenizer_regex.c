@@ -1,8 +1,7 @@
 /* tokenizer_regex.c - split patterns of tokenizer.json on PCRE2.
  *
  * The patterns are written for Oniguruma. The two engines agree on literals, classes, properties, groups,
- * alternation, look-around and quantifiers; where they differ a pattern is rewritten or refused, never passed
- * on:
+ * alternation, look-around and quantifiers; where they differ a pattern is rewritten or refused, never passed on:
  * - \s and \S (PCRE2 adds U+180E) become the set of White_Space, inside and outside of classes;
  * - \w and \W (PCRE2 has letters, numbers, underscore) become letters, marks, numbers, connectors;
  * - \b and \B, which follow \w, become look-around;

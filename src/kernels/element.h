@@ -43,8 +43,8 @@ static inline uint16_t tt_bf16_stochastic(float x, uint32_t random)
 }
 
 /* tt_bf16_store_stochastic - elements first .. first + n - 1 of the stream `key`, rounded from x.
- * The rule, the same on every backend and for every way to cut a parameter into calls: element e takes word e
- * % 4 of tt_rng_block(key, 0, e / 4), and of that word the lower 16 bits. */
+ * The rule, the same on every backend and for every way to cut a parameter into calls: element e takes word e % 4 of
+ * tt_rng_block(key, 0, e / 4), and of that word the lower 16 bits. */
 static inline void tt_bf16_store_stochastic(uint16_t *out, const float *x, uint64_t key, int64_t first,
                                             int64_t n)
 {

@@ -21,8 +21,8 @@ static void read_layers(tt_config_reader *r, tt_model_config *c)
     }
 }
 
-/* The window counts only when use_sliding_window is true, and then in every layer; layer_types may repeat that but not
- * contradict it. */
+/* The window counts only when use_sliding_window is true, and then in every layer;
+ * layer_types may repeat that but not contradict it. */
 static void read_window(tt_config_reader *r, tt_model_config *c)
 {
     bool use = tt_read_bool(r, "use_sliding_window", false);

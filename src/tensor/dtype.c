@@ -6,10 +6,11 @@
  *
  * A narrow format with M mantissa bits and a smallest normal number 2^E0 relates to f32 in three ways:
  *   normal      move the mantissa, change the exponent's bias: one shift and one addition
- *   subnormal   adding 2^(E0-M+23) to |x| leaves round(|x| / 2^(E0-M)) in the low bits of the sum: the
- * processor rounds to nearest, ties to even, and nothing in it is a subnormal f32, which could be slow the
- * rest    infinity and NaN, chosen last A mantissa that rounds up past its end carries into the exponent by
- * plain addition: the next power of two, the first normal number or infinity, as it should be.
+ *   subnormal   adding 2^(E0-M+23) to |x| leaves round(|x| / 2^(E0-M)) in the low bits of the sum: the processor
+ *               rounds to nearest, ties to even, and nothing in it is a subnormal f32, which could be slow
+ *   the rest    infinity and NaN, chosen last
+ * A mantissa that rounds up past its end carries into the exponent by plain addition: the next power of two, the
+ * first normal number or infinity, as it should be.
  */
 #include "tensor/dtype.h"
 #include "base/checked.h"
@@ -128,8 +129,7 @@ static inline uint16_t narrow_f16(float x)
     return (uint16_t)(r | sign);
 }
 
-/* e4m3: 4 exponent bits with bias 7, 3 mantissa bits, no infinities; 0x7F and 0xFF are NaN, 448 is the
- * largest. */
+/* e4m3: 4 exponent bits with bias 7, 3 mantissa bits, no infinities; 0x7F and 0xFF are NaN, 448 is the largest. */
 static inline float widen_e4m3(uint8_t b)
 {
     uint32_t sign = (uint32_t)(b & 0x80u) << 24, u = (uint32_t)(b & 0x7Fu) << 20;

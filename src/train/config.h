@@ -10,13 +10,17 @@
  * the message names the place, the key, the value and the remedy. A key whose feature is not built yet is
  * accepted while its value asks for nothing.
  *
- * Kinds of keys and the values they accept; a text is always accepted for what it spells, so that YAML 1.1's
- * 1e-5 (a text to its readers) and the command line need no rules of their own: BOOL, FLAG  true, false
- * ("yes", "on", "1", ...); a FLAG can be unset INT         whole number; unset = TT_CONFIG_UNSET REAL finite
- * number; unset = NaN STEPS       a whole number of steps, or a share of all steps below 1
- * (tt_steps_interval, tt_schedule_warmup) TEXT        text; unset = NULL NAMES       one text or a list of
- * texts, kept as given; unset = NULL MAPPING     a mapping (or its JSON as text); LIST a list (or its JSON);
- * unset = NULL the others  one word of a list; the word "no" also as false, which is what YAML makes of it
+ * Kinds of keys and the values they accept. A text is always accepted for what it spells, so that YAML 1.1's
+ * 1e-5 (a text to its readers) and the command line need no rules of their own.
+ *   BOOL, FLAG  true, false ("yes", "on", "1", ...); a FLAG can be unset
+ *   INT         whole number; unset = TT_CONFIG_UNSET
+ *   REAL        finite number; unset = NaN
+ *   STEPS       a whole number of steps, or a share of all steps below 1 (tt_steps_interval, tt_schedule_warmup)
+ *   TEXT        text; unset = NULL
+ *   NAMES       one text or a list of texts, kept as given; unset = NULL
+ *   MAPPING     a mapping (or its JSON as text); unset = NULL
+ *   LIST        a list (or its JSON as text); unset = NULL
+ *   the others  one word of a list; the word "no" also as false, which is what YAML makes of it
  */
 #ifndef TT_TRAIN_CONFIG_H
 #define TT_TRAIN_CONFIG_H
@@ -208,8 +212,8 @@ tt_status tt_config_init(tt_config *c);
 void tt_config_free(tt_config *c);
 
 /* tt_config_apply_env - put the mapping under the key "env" into this process's environment, as TRL does;
- * meant to come before everything else, threads included. Values are texts, numbers or booleans ("True",
- * "False"). values  the file's mapping; without "env": nothing happens */
+ * meant to come before everything else, threads included. Values are texts, numbers or booleans ("True", "False").
+ *   values  the file's mapping; without "env": nothing happens */
 tt_status tt_config_apply_env(const json_t *values, const char *where);
 
 /* tt_config_from_json - take over the keys of a mapping.

@@ -1,6 +1,5 @@
-/* config_key.h - one row of the table of keys, and reading and writing the value of a row. Private to
- * train/config*.
- */
+/* config_key.h - one row of the table of keys, and reading and writing the value of a row.
+ * Private to train/config*. */
 #ifndef TT_TRAIN_CONFIG_KEY_H
 #define TT_TRAIN_CONFIG_KEY_H
 
@@ -82,8 +81,7 @@ typedef struct tt_config_key {
 const tt_config_key *tt_config_key_of(tt_config_id id);
 /* Id of a name or alias, or -1. */
 int tt_config_find(const char *name);
-/* tt_config_hint - text for an unknown key: where a retired name went, else the nearest name by edit
- * distance. */
+/* tt_config_hint - text for an unknown key: where a retired name went, else the nearest name by edit distance. */
 void tt_config_hint(const char *name, char *out, size_t size);
 
 /* Title of the group that begins at id, or NULL. */
@@ -103,8 +101,8 @@ void tt_config_reset(tt_config *c, const tt_config_key *k);
 void tt_config_expected(const tt_config_key *k, char *out, size_t size);
 bool tt_config_nullable(const tt_config_key *k);
 
-/* tt_config_place - where the key was given: "sft.yaml:3: key 'packing'", "--packing", "key 'packing'
- * (default)". */
+/* tt_config_place - where the key was given:
+ * "sft.yaml:3: key 'packing'", "--packing", "key 'packing' (default)". */
 void tt_config_place(const tt_config *c, tt_config_id id, char *out, size_t size);
 
 /* tt_config_spell - a value for a message: compact JSON, cut to `size`. */

@@ -2,12 +2,14 @@
  *
  *   X(kind, name, default, (traits), help)
  *
- * The struct tt_config, its defaults, the reading of YAML and of the command line, the resolved
- * configuration, the help text and the refusal of what is not built yet are all made from this list. To add a
- * key: add a line. kind     the type of the member and what it accepts (config.h lists the kinds) default  as
- * one would write it on the command line; "null" is unset, and makes null an accepted value traits   macros
- * of config_keys.c, in any order: AT_LEAST(x) ABOVE(x) AT_MOST(x) BELOW(x)   bounds of a number NULLABLE null
- * is accepted although the default is a value FALSE_IS_NULL       false is accepted as null
+ * The struct tt_config, its defaults, the reading of YAML and of the command line, the resolved configuration,
+ * the help text and the refusal of what is not built yet are all made from this list. To add a key: add a line.
+ *   kind     the type of the member and what it accepts (config.h lists the kinds)
+ *   default  as one would write it on the command line; "null" is unset, and makes null an accepted value
+ *   traits   macros of config_keys.c, in any order:
+ *     AT_LEAST(x) ABOVE(x) AT_MOST(x) BELOW(x)   bounds of a number
+ *     NULLABLE            null is accepted although the default is a value
+ *     FALSE_IS_NULL       false is accepted as null
  *     UNSET_WORD("auto")  a word that means null
  *     ALIAS("name")       another spelling of the key
  *     GATE(feature, asks) refused while TT_FEATURE_<feature> is not built and asks(config, key) is true

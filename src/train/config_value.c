@@ -99,8 +99,8 @@ static tt_status refuse(const tt_config_key *k, const json_t *v, const char *pla
 
 /* --- reading -------------------------------------------------------------------------------------------- */
 
-/* A text that spells a decimal number. strtod alone would also take hexadecimal numbers, "inf", "nan" and
- * leading white space. */
+/* A text that spells a decimal number.
+ * strtod alone would also take hexadecimal numbers, "inf", "nan" and leading white space. */
 static bool spelled_number(const json_t *v, double *out)
 {
     const char *text = json_string_value(v);

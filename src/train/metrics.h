@@ -1,10 +1,10 @@
 /* metrics.h - records of a run: metrics.jsonl, one JSON object a line, with TRL's names.
  *
- *   loss                 mean of the steps' losses since the last record
- *   grad_norm, learning_rate   of the last step
+ *   loss                                     mean of the steps' losses since the last record
+ *   grad_norm, learning_rate                 of the last step
  *   mean_token_accuracy, entropy, aux_loss   means over the micro-steps since the last record
- *   num_tokens           distinct tokens so far, all ranks
- *   tokens_per_second    distinct tokens since the last record over its seconds
+ *   num_tokens                               distinct tokens so far, all ranks
+ *   tokens_per_second                        distinct tokens since the last record over its seconds
  *   epoch, step
  *
  * A step whose loss is not finite (nonfinite: skip) is left out of the mean.

@@ -143,8 +143,7 @@ static tt_status set_stable_decay(tt_schedule *s, const given *g)
              "schedule warmup_stable_decay needs num_decay_steps; set it in lr_scheduler_kwargs");
     s->floor = or_default(g->min_lr_ratio, 0);
     s->num_decay_steps = (int64_t)g->num_decay_steps;
-    /* Negative when warm-up and decay do not fit: the decay then begins in its middle, as the formula says.
-     */
+    /* Negative when warm-up and decay do not fit: the decay then begins in its middle, as the formula says. */
     s->num_stable_steps =
         isnan(g->num_stable_steps) ? s->total - s->warmup - s->num_decay_steps : (int64_t)g->num_stable_steps;
     TT_TRY(read_shape("warmup_type", g->warmup_type, TT_SHAPE_LINEAR, &s->warmup_shape));

@@ -42,8 +42,7 @@ typedef struct tt_steps {
  * remedy; TT_ECONFIG for sizes below 1 or beyond what can be counted. Local. */
 tt_status tt_steps_init(tt_steps *s);
 
-/* The micro-batches of optimizer step `step`, 0 <= step < total: first .. first + count - 1 of epoch `epoch`.
- */
+/* The micro-batches of optimizer step `step`, 0 <= step < total: first .. first + count - 1 of epoch `epoch`. */
 typedef struct tt_step_span {
     int64_t epoch, first, count;
 } tt_step_span;
@@ -53,9 +52,8 @@ tt_step_span tt_steps_span(const tt_steps *s, int64_t step);
  * epoch's order: positions[batch] is filled from the start, the count (0 .. batch) returned. */
 int64_t tt_steps_rows(const tt_steps *s, int64_t micro, int64_t rank, int64_t *positions);
 
-/* tt_steps_epoch - the epoch of log records after `done` steps: epochs finished plus the finished share of
- * this one.
- */
+/* tt_steps_epoch - the epoch of log records after `done` steps:
+ * epochs finished plus the finished share of this one. */
 double tt_steps_epoch(const tt_steps *s, int64_t done);
 
 /* tt_steps_interval - what logging_steps, eval_steps, save_steps mean: the number itself from 1 on, below 1 a

@@ -272,8 +272,8 @@ static void counts_are_those_of_the_table(void **state)
     }
 }
 
-/* A narrow variant holds the parent rounded to its type: reading it as that type gives the parent read as
- * that type. */
+/* A narrow variant holds the parent rounded to its type:
+ * reading it as that type gives the parent read as that type. */
 static void narrow_variants_are_the_parent_rounded(void **state)
 {
     (void)state;

@@ -1,16 +1,14 @@
-/* Every operation against a plainly computed result, on threads as ranks; over MPI when started by
- * test_mpi.sh.
+/* Every operation against a plainly computed result, on threads as ranks; over MPI when started by test_mpi.sh.
  *
- *   test_comm              sizes 1, 2, 3, 4, 5, 6, 8 as threads, each with the usual limits and with tiny
- * ones test_comm mpi          the same checks on the ranks that mpirun started; silent, exit status 0 when
- * all pass test_comm mpi-abort    the last rank aborts with a message and status 3 while the others wait for
- * it test_comm mpi-assert   the last rank breaks an invariant of tartan while the others wait for it
+ *   test_comm              sizes 1, 2, 3, 4, 5, 6, 8 as threads, each with the usual limits and with tiny ones
+ *   test_comm mpi          the same checks on the ranks that mpirun started; silent, exit status 0 when all pass
+ *   test_comm mpi-abort    the last rank aborts with a message and status 3 while the others wait for it
+ *   test_comm mpi-assert   the last rank breaks an invariant of tartan while the others wait for it
  *   test_comm mpi-stall    the last rank stalls; the others meet their deadline
  *   test_comm mpi-cpus     print threads per rank, CPUs before and CPUs after
  *   test_comm alone        print the backend that tt_comm_create chooses
  *
- * Ranks may be threads, where cmocka cannot fail, so a check returns a status, with what differs in the
- * message.
+ * Ranks may be threads, where cmocka cannot fail, so a check returns a status, with what differs in the message.
  */
 #include "support/test.h"
 
@@ -259,8 +257,7 @@ static tt_status check_groups(tt_comm *comm)
     return tt_barrier(tt_comm_world(comm), "barrier");
 }
 
-/* Operations on other groups in an order that differs from rank to rank, with two gathers of the world under
- * way. */
+/* Operations on other groups in an order that differs from rank to rank, with two gathers of the world under way. */
 static tt_status check_interleaved(tt_comm *comm)
 {
     int me = tt_comm_rank(comm), size = tt_comm_size(comm);

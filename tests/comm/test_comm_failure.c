@@ -1,5 +1,4 @@
-/* What happens when a rank fails, leaves, stalls or disagrees; what a rank may ask about itself. Threads as
- * ranks. */
+/* What happens when a rank fails, leaves, stalls or disagrees; what a rank may ask about itself. Threads as ranks. */
 #include "support/test.h"
 
 #include "comm/comm.h"

@@ -93,8 +93,7 @@ static config read_config(const char *folder)
     return c;
 }
 
-/* The template's text; `replaces` names another file in the same folder (the trainer replaces some
- * templates). */
+/* The template's text; `replaces` names another file in the same folder (the trainer replaces some templates). */
 static void read_template(config *c, const char *replaces)
 {
     size_t bytes;
@@ -334,8 +333,7 @@ static void templates_of_others(void **state)
     }
 }
 
-/* --- masks of rendered conversations -----------------------------------------------------------------------
- */
+/* --- masks of rendered conversations ---------------------------------------------------------------------------- */
 
 static json_t *variables_of(const json_t *row)
 {
@@ -438,8 +436,7 @@ static void masks_of_small_spans(void **state)
     json_decref(rows);
 }
 
-/* --- the data of the example
- * --------------------------------------------------------------------------------- */
+/* --- the data of the example ------------------------------------------------------------------------------------ */
 
 static void the_example_has_its_totals(void **state)
 {

@@ -1,5 +1,4 @@
-/* Rows that are refused, removed, counted or cut; the catalogue of public bugs (S-.., D-.. are its numbers).
- */
+/* Rows that are refused, removed, counted or cut; the catalogue of public bugs (S-.., D-.. are its numbers). */
 #include "data/support.h"
 
 static tt_status load(const char *rows, const tt_prepare *p, tt_dataset **d)
@@ -28,8 +27,7 @@ static void expect_refused(const char *rows, tt_status status, const char *messa
     expect_refused_with(rows, &p, status, message);
 }
 
-/* --- the trainer's list of refusals
- * -------------------------------------------------------------------------- */
+/* --- the trainer's list of refusals ----------------------------------------------------------------------------- */
 
 static const struct outcome {
     const char *name;
@@ -123,8 +121,7 @@ static void the_trainers_refusals(void **state)
     json_decref(tests);
 }
 
-/* --- bad files and rows
- * -------------------------------------------------------------------------------------- */
+/* --- bad files and rows ----------------------------------------------------------------------------------------- */
 
 #define CHAT "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"}]}\n"
 
@@ -264,8 +261,7 @@ static void options_that_do_not_fit(void **state)
     expect_refused_with(CHAT, &p, TT_EDATA, "no such thing");
 }
 
-/* --- shapes
- * -------------------------------------------------------------------------------------------------- */
+/* --- shapes ----------------------------------------------------------------------------------------------------- */
 
 static void nul_bom_crlf_and_arrays_are_fine(void **state)
 {
@@ -391,8 +387,7 @@ static void rendered_text_encodes_to_the_row(void **state)
     }
 }
 
-/* --- EOS, truncation, removal
- * -------------------------------------------------------------------------------- */
+/* --- EOS, truncation, removal ----------------------------------------------------------------------------------- */
 
 /* S-06: EOS that the data has stays trained; no pad token is involved here. */
 static void the_eos_label_is_kept(void **state)
@@ -485,8 +480,7 @@ static void rows_without_assistant_can_be_skipped(void **state)
     tt_dataset_destroy(&d);
 }
 
-/* --- masks
- * --------------------------------------------------------------------------------------------------- */
+/* --- masks ------------------------------------------------------------------------------------------------------ */
 
 /* S-08: where the encodings part, the first differing token is trained; such rows are counted. Two newlines
  * are one token, so prompt "a\n" and completion "\nb" merge across the border. */
@@ -605,8 +599,7 @@ static void an_appended_eos_hides_nothing(void **state)
     tt_tokenizer_destroy(&t);
 }
 
-/* --- warnings, strict mode, threads
- * -------------------------------------------------------------------------- */
+/* --- warnings, strict mode, threads ----------------------------------------------------------------------------- */
 
 static const char suspicious[] =
     CHAT "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"},"

@@ -160,8 +160,7 @@ static void shapes_of_chats_are_recognised(void **state)
     }
 }
 
-/* Roles by letter (s, u, a, t, x unknown; capital: no content), and what the checks find, as a list of kinds.
- */
+/* Roles by letter (s, u, a, t, x unknown; capital: no content), and what the checks find, as a list of kinds. */
 static void expect_findings(const char *roles, int count, const tt_data_warning *kinds)
 {
     json_t *messages = json_array();

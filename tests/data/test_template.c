@@ -412,8 +412,7 @@ static void lost_generation_blocks_are_refused_by_name(void **state)
     }
 }
 
-/* --- the table in the description of the language; its other lines are in engine.jsonl
- * ------------------------ */
+/* --- the table in the description of the language; its other lines are in engine.jsonl ---------------- */
 
 static void table_of_the_language_agrees(void **state)
 {
@@ -432,8 +431,7 @@ static void table_of_the_language_agrees(void **state)
     expect_failure("{{ 'x' + u }}", TT_EDATA, "'u' is undefined");
 }
 
-/* --- details that the vectors do not reach
- * ------------------------------------------------------------------ */
+/* --- details that the vectors do not reach ------------------------------------------------------------ */
 
 static void generators_are_true_and_walk_once(void **state)
 {
@@ -523,8 +521,7 @@ static void errors_name_file_and_line(void **state)
     expect_failure("{{ '\\ud800' }}", TT_EFORMAT, "U+D800");
 }
 
-/* --- templates that mean harm
- * ------------------------------------------------------------------------------- */
+/* --- templates that mean harm ------------------------------------------------------------------------- */
 
 static char *repeated(const char *head, const char *part, size_t count, const char *tail)
 {
@@ -699,8 +696,7 @@ static void deep_data_is_refused(void **state)
     json_decref(v);
 }
 
-/* --- threads
- * ------------------------------------------------------------------------------------------------ */
+/* --- threads ------------------------------------------------------------------------------------------ */
 
 static void *render_many(void *template)
 {

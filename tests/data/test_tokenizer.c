@@ -1,5 +1,4 @@
-/* Tokenizers as a whole: the frozen vectors of four of them, folders, threads. Parts: test_tokenizer_parts.c.
- */
+/* Tokenizers as a whole: the frozen vectors of four of them, folders, threads. Parts: test_tokenizer_parts.c. */
 #include "support/test.h"
 
 #include "base/file.h"

@@ -270,8 +270,7 @@ static void packing_and_position_change_no_bit(void **state)
 }
 
 /* Integers up to 3, whose sums of 300 products a float holds exactly: any order of any instruction set gives
- * the same, in float; and BF16 results are those, rounded once, also when they are added to what was there.
- */
+ * the same, in float; and BF16 results are those, rounded once, also when they are added to what was there. */
 static void small_integers_are_exact(void **state)
 {
     (void)state;

@@ -107,8 +107,8 @@ static void elementwise_values(void **state)
     kernel_rig_destroy(&r);
 }
 
-/* Every pair of element types, with one rounding: 1 + 2^-9 lies halfway between bf16 neighbours, the even one
- * wins. */
+/* Every pair of element types, with one rounding:
+ * 1 + 2^-9 lies halfway between bf16 neighbours, the even one wins. */
 static void elements_of_every_type(void **state)
 {
     (void)state;

@@ -18,9 +18,9 @@ static tt_kernel *kernel_of(const tt_ops *ops)
 }
 
 /* p = 1, g = 0.5, -1, 2; lr 0.1, betas 0.9 and 0.99, weight decay 0.5, clip 1, eps 0. Worked out in decimals:
- *   step 1  m = 0.05        v = 0.0025      m^ = 0.5     v^ = 0.25       p = 0.95 - 0.1 * 1               =
- * 0.85 step 2  m = -0.055      v = 0.012475    m^ = -0.055/0.19, v^ = 0.012475/0.0199 step 3  m = 0.1505 v =
- * 0.05235025  m^ = 0.1505/0.271, v^ = 0.05235025/0.029701 */
+ *   step 1  m = 0.05    v = 0.0025      m^ = 0.5           v^ = 0.25                 p = 0.95 - 0.1 * 1 = 0.85
+ *   step 2  m = -0.055  v = 0.012475    m^ = -0.055/0.19   v^ = 0.012475/0.0199
+ *   step 3  m = 0.1505  v = 0.05235025  m^ = 0.1505/0.271  v^ = 0.05235025/0.029701 */
 static void adamw_three_steps_by_hand(void **state)
 {
     (void)state;
@@ -96,8 +96,7 @@ static void squares_add_up(void **state)
     tt_kernel_destroy(&k);
 }
 
-/* --- stochastic rounding
- * ------------------------------------------------------------------------------------------------ */
+/* --- stochastic rounding ---------------------------------------------------------------------------------------- */
 
 /* All 65536 random halves: a value at the fraction f rounds away from zero exactly 65536 f times. */
 static void stochastic_rounding_is_unbiased(void **state)
@@ -116,8 +115,7 @@ static void stochastic_rounding_is_unbiased(void **state)
     assert_true(isnan(tt_bf16_to_f32(tt_bf16_stochastic(NAN, 0xFFFF))));
 }
 
-/* The bits of an element depend on its number in the stream, not on how the parameter is cut into calls or
- * rows. */
+/* The bits of an element depend on its number in the stream, not on how the parameter is cut into calls or rows. */
 static void cuts_do_not_change_the_rounding(void **state)
 {
     (void)state;
@@ -150,8 +148,8 @@ static void cuts_do_not_change_the_rounding(void **state)
  * Each step of size d moves a weight by one bf16 place u = 2^-8 (below 1; 2^-7 above) with probability d/u,
  * so after 1000 steps its distance has the variance 1000 d u, about 4e-6 or 8e-6 for the two; the mean over n
  * weights has the deviation sqrt(6e-6/n). For n = 2^18 that is 4.8e-6 of 1e-3, half of 1 %: the numbers are
- * drawn once and for all, and 1 % stands at two deviations. The test would see weights that do not move (100
- * % off) or move always by a place. */
+ * drawn once and for all, and 1 % stands at two deviations. The test would see weights that do not move
+ * (100 % off) or move always by a place. */
 static void tiny_steps_move_bf16_weights(const tt_ops *ops, bool adam, int64_t n, double tolerance)
 {
     tt_kernel *k = kernel_of(ops);

@@ -45,9 +45,7 @@ static void expect_same_bits(tt_mat a, tt_mat b, const char *what)
             fail_msg("%s: row %lld differs", what, (long long)i);
 }
 
-/* --- rope
- * -----------------------------------------------------------------------------------------------------------
- */
+/* --- rope ------------------------------------------------------------------------------------------------------- */
 
 static void turn(kernel_rig *r, tt_mat x, const int32_t *positions, int64_t rotary, bool interleaved)
 {
@@ -74,8 +72,7 @@ static void rope_keeps_lengths_and_sees_differences(void **state)
         turn(r, here, (int32_t[]){11, 4}, 12, interleaved);
         turn(r, there, (int32_t[]){1011, 1004}, 12, interleaved);
         for (int i = 0; i < 2; i++) assert_close(dot(here, i, here, i), dot(x, i, x, i), 1e-14 * 32);
-        /* Angles up to 1011 radians are known to 1011 eps / 2, so products of 16 terms around 1 to some
-         * 1e-12. */
+        /* Angles up to 1011 radians are known to 1011 eps / 2, so products of 16 terms around 1 to some 1e-12. */
         assert_close(dot(here, 0, here, 1), dot(there, 0, there, 1), 2e-12);
         assert_true(fabs(dot(here, 0, here, 1) - dot(x, 0, x, 1)) > 1e-3);
         kernel_rig_destroy(&r);
@@ -104,12 +101,9 @@ static void interleaved_rope_is_half_split_rope_permuted(void **state)
     kernel_rig_destroy(&r);
 }
 
-/* --- router
- * ---------------------------------------------------------------------------------------------------------
- */
+/* --- router ----------------------------------------------------------------------------------------------------- */
 
-/* Equal rows of the router's weight at the edges of tiles, and equal tokens at other places, tie to the last
- * bit. */
+/* Equal rows of the router's weight at the edges of tiles, and equal tokens at other places, tie to the last bit. */
 static void equal_rows_tie_exactly(void **state)
 {
     (void)state;
@@ -256,8 +250,7 @@ static void expect_distinct_ids(const int32_t *ids, int64_t T, int64_t K, int64_
         }
 }
 
-/* NaN anywhere: the ids stay in range and distinct, so the fault surfaces as a NaN loss, not as a wild read.
- */
+/* NaN anywhere: the ids stay in range and distinct, so the fault surfaces as a NaN loss, not as a wild read. */
 static void nan_logits_give_ids_in_range(void **state)
 {
     (void)state;
@@ -312,9 +305,7 @@ static void huge_logits_do_not_overflow(void **state)
     }
 }
 
-/* --- loss
- * ------------------------------------------------------------------------------------------------------------
- */
+/* --- loss ------------------------------------------------------------------------------------------------------- */
 
 static void uniform_logits_lose_log_v(void **state)
 {
@@ -354,9 +345,7 @@ static void rows_without_target_add_nothing(void **state)
     kernel_rig_destroy(&r);
 }
 
-/* --- attention
- * ---------------------------------------------------------------------------------------------------------
- */
+/* --- attention -------------------------------------------------------------------------------------------------- */
 
 enum { TOKENS = 23, HEADS = 4, KV = 2, QK = 6, VD = 5 };
 
@@ -476,8 +465,7 @@ static void attention_memory_is_linear(void **state)
     assert_true(peak[1] <= 2 * peak[0]);
 }
 
-/* --- repetition
- * -------------------------------------------------------------------------------------------------------- */
+/* --- repetition ------------------------------------------------------------------------------------------------- */
 
 static void the_same_call_gives_the_same_bits(void **state)
 {

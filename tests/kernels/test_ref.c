@@ -11,9 +11,9 @@
 #include <string.h>
 
 /* (f(x + h) - f(x - h)) / 2h differs from f'(x)
- *   by h^2/6 f'''      = 2e-13 f''' for h = 1e-6; third derivatives of these ops at inputs around 1 stay
- * below 1e3 by rounding of f   : f is a sum of terms of total size A, each off by some multiple of
- * DBL_EPSILON (sums inside the op add in); 16 covers the depths here, so 16 eps A / h, about 4e-9 A. */
+ *   by h^2/6 f'''      = 2e-13 f''' for h = 1e-6; third derivatives of these ops at inputs around 1 stay below 1e3;
+ *   by rounding of f   : f is a sum of terms of total size A, each off by some multiple of DBL_EPSILON (sums inside
+ *                        the op add in); 16 covers the depths here, so 16 eps A / h, about 4e-9 A. */
 static const double step = 1e-6;
 
 static double derivative(kernel_rig *r, tt_mat x, int64_t row, int64_t col, double *tolerance)
@@ -161,8 +161,7 @@ static void other_order_is_another(void **state)
     kernel_rig_destroy(&b);
 }
 
-/* Operands in bf16: the result is what float gives for the rounded operands, bit for bit, since a load is
- * exact. */
+/* Operands in bf16: the result is what float gives for the rounded operands, bit for bit, since a load is exact. */
 static void bf16_operands_are_rounded_operands(void **state)
 {
     (void)state;

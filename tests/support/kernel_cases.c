@@ -8,8 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- matrices between guards
- * -------------------------------------------------------------------------------------- */
+/* --- matrices between guards ------------------------------------------------------------------------------------ */
 
 enum { GUARD = 64 };
 
@@ -170,8 +169,7 @@ static tt_mat empty(kernel_rig *r, tt_dtype type, int64_t rows, int64_t cols)
     return kernel_rig_mat(r, type, rows, cols, true);
 }
 
-/* --- products: T, K, N (grouped: rows, K, N, groups)
- * --------------------------------------------------------------- */
+/* --- products: T, K, N (grouped: rows, K, N, groups) ------------------------------------------------------------ */
 
 static void linear_build(kernel_rig *r)
 {
@@ -243,8 +241,7 @@ static void grouped_backward(kernel_rig *r)
     assert_ok(r->k->ops->grouped_dw(r->k, r->dout[0], r->in[0], G, r->offset, r->views));
 }
 
-/* --- elementwise: rows, cols
- * ---------------------------------------------------------------------------------------- */
+/* --- elementwise: rows, cols ------------------------------------------------------------------------------------ */
 
 static void elementwise_build(kernel_rig *r)
 {
@@ -266,8 +263,7 @@ static void elementwise_forward(kernel_rig *r)
     r->k->ops->zero(r->k, r->out[3]);
 }
 
-/* --- rmsnorm: rows, n, heads (0: the whole row)
- * ---------------------------------------------------------------------- */
+/* --- rmsnorm: rows, n, heads (0: the whole row) ----------------------------------------------------------------- */
 
 static const double norm_eps = 1e-2; /* large enough for finite differences to see a wrong place of it */
 
@@ -310,8 +306,7 @@ static void rmsnorm_backward(kernel_rig *r)
                             has(r, CASE_ACCUMULATE), by_head(r, r->din[0]), r->din[1]);
 }
 
-/* --- rope: T, heads, width, rotary
- * ------------------------------------------------------------------------------------ */
+/* --- rope: T, heads, width, rotary ------------------------------------------------------------------------------ */
 
 static void rope_build(kernel_rig *r)
 {
@@ -342,8 +337,7 @@ static void rope_backward(kernel_rig *r)
     r->k->ops->rope(r->k, r->din[0], r->c->size[1], r->out[1], r->out[2], has(r, CASE_INTERLEAVED), true);
 }
 
-/* --- clamp, swiglu: rows, n
- * --------------------------------------------------------------------------------------------- */
+/* --- clamp, swiglu: rows, n ------------------------------------------------------------------------------------- */
 
 static void clamp_build(kernel_rig *r)
 {
@@ -415,9 +409,7 @@ static void swiglu_backward(kernel_rig *r)
     r->k->ops->swiglu_back(r->k, r->dout[0], a, b, r->in[2].data, ds, r->din[0], r->din[1], r->out[1]);
 }
 
-/* --- tokens
- * ---------------------------------------------------------------------------------------------------------------
- */
+/* --- tokens ----------------------------------------------------------------------------------------------------- */
 
 /* T, V, D */
 static void embed_build(kernel_rig *r)
@@ -514,8 +506,7 @@ static void combine_backward(kernel_rig *r)
         r->k->ops->scale(r->k, kernel_get(r->in[1], i, 0), tt_mat_rows(r->din[0], i, i + 1));
 }
 
-/* --- router: T, E, K, groups, kept
- * ------------------------------------------------------------------------------------------ */
+/* --- router: T, E, K, groups, kept ------------------------------------------------------------------------------ */
 
 static tt_route_shape route_shape(const kernel_rig *r)
 {
@@ -611,8 +602,7 @@ static void balance_backward(kernel_rig *r)
     r->k->ops->balance_back(r->k, r->out[0], r->factors, 0.9, r->din[0]);
 }
 
-/* --- attention: documents of 1, 0, 5 and the remaining tokens; T, heads, kv heads, qk, v, window
- * -------------------------------- */
+/* --- attention: documents of 1, 0, 5 and the remaining tokens; T, heads, kv heads, qk, v, window ---------------- */
 
 static tt_attention_shape attention_shape(const kernel_rig *r)
 {
@@ -658,9 +648,7 @@ static void attention_backward(kernel_rig *r)
                                         r->out[0], r->out[1], r->din[0], r->din[1], r->din[2]));
 }
 
-/* --- cross entropy: M, V
- * -----------------------------------------------------------------------------------------------------------
- */
+/* --- cross entropy: M, V ---------------------------------------------------------------------------------------- */
 
 static const double loss_scale = 0.37;
 
@@ -700,9 +688,7 @@ static void loss_backward(kernel_rig *r)
     loss_run(r, has(r, CASE_ALIAS) ? r->din[0] : r->in[0], r->din[0]);
 }
 
-/* --- optimizer: elements
- * ------------------------------------------------------------------------------------------------------------
- */
+/* --- optimizer: elements ---------------------------------------------------------------------------------------- */
 
 static void update_build(kernel_rig *r)
 {
@@ -728,9 +714,7 @@ static void update_forward(kernel_rig *r)
     kernel_set(r->out[4], 0, 0, r->k->ops->sum_squares(r->k, r->in[0]));
 }
 
-/* --- the list
- * -------------------------------------------------------------------------------------------------------------------------
- */
+/* --- the list --------------------------------------------------------------------------------------------------- */
 
 #define LINEAR    linear_build, linear_forward, linear_backward
 #define GROUPED   grouped_build, grouped_forward, grouped_backward

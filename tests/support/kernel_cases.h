@@ -1,5 +1,4 @@
-/* kernel_cases.h - one description per op and shape, for every backend: build inputs, run forward, run
- * backward.
+/* kernel_cases.h - one description per op and shape, for every backend: build inputs, run forward, run backward.
  *
  * The same descriptions serve finite differences, the comparison of backends, and the search for writes
  * outside of the output: every matrix lies in a buffer of NaN, its rows are longer than its columns where the

@@ -1,5 +1,4 @@
-/* Narrow float formats: every bit pattern, every tie, both sides of every tie, and what lies beyond the
- * range.
+/* Narrow float formats: every bit pattern, every tie, both sides of every tie, and what lies beyond the range.
  *
  * The formats are described a second time here, as numbers in double (a sign, an integer mantissa, a power of
  * two), and rounding is taken from the definition: the nearer neighbour, the even one at equal distance. */
@@ -105,8 +104,7 @@ static void every_code_widens_to_its_value(void **state)
     }
 }
 
-/* Numbers come back bit by bit; a NaN comes back as a quiet NaN with its sign and what fits of its payload.
- */
+/* Numbers come back bit by bit; a NaN comes back as a quiet NaN with its sign and what fits of its payload. */
 static void every_code_survives_the_round_trip(void **state)
 {
     (void)state;
@@ -256,8 +254,7 @@ static void equal_types_are_copied(void **state)
     }
 }
 
-/* The reference's own reading of all 256 codes. The file is read by hand here: its reader is tested
- * elsewhere. */
+/* The reference's own reading of all 256 codes. The file is read by hand here: its reader is tested elsewhere. */
 static void e4m3_codes_of_the_reference(void **state)
 {
     (void)state;

@@ -50,8 +50,7 @@ static void check_row(const json_t *row, const char *line, int counts[3])
     assert_ok(tt_json_get_int(row, line, "warmup_steps", -1, &warmup));
     assert_int_equal(tt_schedule_warmup(warmup_key, total), warmup);
     tt_status status = tt_schedule_init(&s, kind, kwargs, rate, total, warmup);
-    /* The library divides by zero when a polynomial is all warm-up; here the rate at the end is the full one.
-     */
+    /* The library divides by zero when a polynomial is all warm-up; here the rate at the end is the full one. */
     if (is_error_of(row, "ZeroDivisionError")) {
         assert_int_equal(status, TT_OK);
         assert_close(tt_schedule_rate(&s, total), rate, tolerance(rate));

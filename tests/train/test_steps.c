@@ -1,5 +1,4 @@
-/* Step arithmetic and the rows of micro-batches, against the running libraries, and what must hold for any
- * sizes. */
+/* Step arithmetic and the rows of micro-batches, against the running libraries, and what must hold for any sizes. */
 #include "support/test.h"
 
 #include "base/json.h"
@@ -132,8 +131,7 @@ static void logged_epochs_are_the_library_s(void **state)
     assert_close(tt_steps_epoch(&s, 0), 0, 0);
 }
 
-/* Over an epoch: without even_batches every row once (or, with drop_last, at most once); spans tile the
- * epoch. */
+/* Over an epoch: without even_batches every row once (or, with drop_last, at most once); spans tile the epoch. */
 static void check_epoch(const tt_steps *s)
 {
     int times[40] = {0};
