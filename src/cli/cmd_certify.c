@@ -4,6 +4,8 @@
 #include "train/certify.h"
 
 #include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
 
 static void print_report(const tt_certify_report *r)
 {
@@ -40,6 +42,29 @@ static tt_status print_traffic(tt_comm *comm, int64_t tokens)
     return TT_OK;
 }
 
+static bool same_folder(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* Before anything is computed: a file that can be written, and that is not one of the model's. */
+static tt_status check_output(const char *path, const char *model)
+{
+    char folder[4096];
+    if (!path) return TT_OK;
+    size_t n = strlen(path);
+    TT_CHECK(n < sizeof folder, TT_ECONFIG, "--save_outputs: the path is too long: %.200s", path);
+    TT_CHECK(n > 12 && strcmp(path + n - 12, ".safetensors") == 0 && path[n - 13] != '/', TT_ECONFIG,
+             "--save_outputs is '%s'; expected a name that ends in .safetensors", path);
+    memcpy(folder, path, n + 1);
+    char *slash = strrchr(folder, '/');
+    if (slash) slash[slash == folder] = '\0';
+    TT_CHECK(!same_folder(slash ? folder : ".", model), TT_ECONFIG,
+             "--save_outputs is '%s', a file in the model's folder; name one elsewhere", path);
+    return TT_OK;
+}
+
 static tt_status read_rows(const char *path, const char *model, int fsdp_size, tt_batch_file *out)
 {
     json_t *object;
@@ -55,7 +80,9 @@ static tt_status certify(tt_comm *comm, tt_certify_options *o, const char *batch
     tt_batch_file rows = {0};
     tt_certify_report report;
     int world = tt_comm_size(comm), tp = o->mesh.tp_size > 0 && o->mesh.tp_size < world ? (int)o->mesh.tp_size : 1;
-    tt_status status = tt_agree(tt_comm_world(comm), "certify-batch", read_rows(batch, o->model, world / tp, &rows));
+    tt_status status = check_output(o->save_outputs, o->model);
+    if (status == TT_OK) status = read_rows(batch, o->model, world / tp, &rows);
+    status = tt_agree(tt_comm_world(comm), "certify-batch", status);
     o->rows = &rows;
     if (status == TT_OK) status = tt_certify(comm, o, &report);
     tt_batch_file_free(&rows);

@@ -3,6 +3,7 @@
 #include "data/jsonl.h"
 #include "train/generate.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,21 +14,27 @@ typedef struct request {
     bool quiet;
 } request;
 
-static json_t *message(const char *role, const char *content)
+#define MAX_QUESTION (1 << 20)
+
+/* content is `bytes` long and any bytes: what is not UTF-8 is refused here. */
+static tt_status add_message(json_t *messages, const char *role, const char *content, size_t bytes)
 {
+    json_t *text = json_stringn(content, bytes);
+    TT_CHECK(text, TT_EDATA, "generate: the %s message is not valid UTF-8", role);
     json_t *m = json_object();
     json_object_set_new(m, "role", json_string(role));
-    json_object_set_new(m, "content", json_string(content));
-    return m;
+    json_object_set_new(m, "content", text);
+    json_array_append_new(messages, m);
+    return TT_OK;
 }
 
-static tt_status answer(tt_generator *g, const request *q, const char *prompt)
+static tt_status answer(tt_generator *g, const request *q, const char *prompt, size_t bytes)
 {
     json_t *messages = json_array();
     char *reply;
-    if (q->system) json_array_append_new(messages, message("system", q->system));
-    json_array_append_new(messages, message("user", prompt));
-    tt_status status = tt_generate_reply(g, messages, q->max_new, &reply);
+    tt_status status = q->system ? add_message(messages, "system", q->system, strlen(q->system)) : TT_OK;
+    if (status == TT_OK) status = add_message(messages, "user", prompt, bytes);
+    if (status == TT_OK) status = tt_generate_reply(g, messages, q->max_new, &reply);
     json_decref(messages);
     if (status != TT_OK) return status;
     puts(reply);
@@ -36,16 +43,34 @@ static tt_status answer(tt_generator *g, const request *q, const char *prompt)
     return TT_OK;
 }
 
+/* The next line of standard input without its end, at most MAX_QUESTION bytes. *more: there was one. */
+static tt_status read_line(char *line, size_t *bytes, bool *more)
+{
+    size_t n = 0;
+    int c;
+    while ((c = getc(stdin)) != EOF && c != '\n') {
+        TT_CHECK(n < MAX_QUESTION, TT_EDATA, "generate: a line of standard input is longer than %d bytes",
+                 MAX_QUESTION);
+        line[n++] = (char)c;
+    }
+    TT_CHECK(!ferror(stdin), TT_EIO, "generate: cannot read standard input: %s", strerror(errno));
+    *more = n > 0 || c != EOF;
+    if (n > 0 && line[n - 1] == '\r') n--;
+    *bytes = n;
+    return TT_OK;
+}
+
 /* One question per line. */
 static tt_status answer_lines(tt_generator *g, const request *q)
 {
-    char *line = NULL;
-    size_t size = 0;
-    ssize_t n;
-    tt_status status = TT_OK;
-    while (status == TT_OK && (n = getline(&line, &size, stdin)) >= 0) {
-        while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r')) line[--n] = '\0';
-        if (n > 0) status = answer(g, q, line);
+    char *line = malloc(MAX_QUESTION);
+    size_t bytes;
+    bool more = true;
+    TT_CHECK(line, TT_ENOMEM, "generate: out of memory");
+    tt_status status = read_line(line, &bytes, &more);
+    while (status == TT_OK && more) {
+        if (bytes > 0) status = answer(g, q, line, bytes);
+        if (status == TT_OK) status = read_line(line, &bytes, &more);
     }
     free(line);
     return status;
@@ -99,6 +124,7 @@ static tt_status answer_file(tt_generator *g, const request *q)
             status = answer_row(g, q, &rows[i], &asked, &right);
     } while (status == TT_OK && count > 0 && (q->limit == 0 || asked < q->limit));
     tt_jsonl_close(&reader);
+    if (status == TT_OK && asked == 0) status = tt_error_set(TT_EDATA, "'%s' has no rows", q->chat);
     if (status == TT_OK) printf("%lld of %lld answers right to the letter\n", (long long)right, (long long)asked);
     return status;
 }
@@ -113,7 +139,7 @@ static tt_status generate(tt_comm *comm, const request *q)
         status = tt_generate_text(&g, q->text, q->max_new, &text);
         if (status == TT_OK) puts(text), free(text);
     }
-    if (status == TT_OK && q->prompt) status = answer(&g, q, q->prompt);
+    if (status == TT_OK && q->prompt) status = answer(&g, q, q->prompt, strlen(q->prompt));
     if (status == TT_OK && q->chat) status = answer_file(&g, q);
     if (status == TT_OK && !q->text && !q->prompt && !q->chat) status = answer_lines(&g, q);
     tt_generator_close(&g);
@@ -135,7 +161,7 @@ static tt_status run(tt_comm *comm, const tt_command *self, int argc, char **arg
         {"threads", TT_OPTION_INT, &q.threads, "threads (default: all cpus)"},
     };
     TT_TRY(tt_options_parse(comm, self, options, sizeof options / sizeof *options, argc, argv, &q.model, &help));
-    return help ? TT_OK : generate(comm, &q);
+    return help ? TT_OK : tt_agree(tt_comm_world(comm), "generate", generate(comm, &q));
 }
 
 const tt_command tt_cmd_generate = {

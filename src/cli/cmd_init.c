@@ -15,23 +15,38 @@ static tt_status check_tokenizer(const char *folder)
     return TT_OK;
 }
 
+static tt_status set_dtype(json_t *config, const char *dtype)
+{
+    tt_dtype type;
+    if (!dtype) return TT_OK;
+    TT_CHECK(tt_dtype_from_config_name(dtype, &type) && type != TT_F64 && type != TT_F8_E4M3, TT_ECONFIG,
+             "--dtype is '%s'; expected float32, bfloat16 or float16", dtype);
+    bool old = json_object_get(config, "torch_dtype") && !json_object_get(config, "dtype");
+    json_object_set_new(config, old ? "torch_dtype" : "dtype", json_string(dtype));
+    return TT_OK;
+}
+
+/* Read once for its messages, which name this file; the engine reads the object again. */
+static tt_status check_config(json_t *config, const char *path)
+{
+    tt_model_config parsed;
+    TT_TRY(tt_model_config_read(config, path, &parsed));
+    tt_model_config_free(&parsed);
+    return TT_OK;
+}
+
 /* The object to write: the given one, with the type that the weights get. */
 static tt_status read_config(const char *path, const char *dtype, json_t **out)
 {
-    tt_dtype type;
-    TT_TRY(tt_json_load(path, 16 << 20, out));
-    if (!json_is_object(*out)) {
-        json_decref(*out);
-        return tt_error_set(TT_EFORMAT, "%s: expected an object", path);
-    }
-    if (!dtype) return TT_OK;
-    if (!tt_dtype_from_config_name(dtype, &type) || type == TT_F64 || type == TT_F8_E4M3) {
-        json_decref(*out);
-        return tt_error_set(TT_ECONFIG, "--dtype is '%s'; expected float32, bfloat16 or float16", dtype);
-    }
-    bool old = json_object_get(*out, "torch_dtype") && !json_object_get(*out, "dtype");
-    json_object_set_new(*out, old ? "torch_dtype" : "dtype", json_string(dtype));
-    return TT_OK;
+    json_t *config;
+    TT_TRY(tt_json_load(path, 16 << 20, &config));
+    tt_status status = check_config(config, path);
+    if (status == TT_OK) status = set_dtype(config, dtype);
+    if (status == TT_OK)
+        *out = config;
+    else
+        json_decref(config);
+    return status;
 }
 
 static tt_status create(tt_comm *comm, json_t *config, const char *folder, const char *tokenizer, int64_t seed)

@@ -2,6 +2,7 @@
 #include "cli/options.h"
 #include "train/sft.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,6 +59,16 @@ static tt_status print_row(const tt_sft_data *d, int64_t i, const request *q)
     return TT_OK;
 }
 
+static tt_status read_rows(const char *text, int64_t *rows)
+{
+    char *end = NULL;
+    errno = 0;
+    if (text) *rows = strtoll(text, &end, 10);
+    TT_CHECK(text && *text && !*end && !errno && *rows > 0, TT_ECONFIG,
+             "--rows is '%s'; expected a whole number above 0", text ? text : "");
+    return TT_OK;
+}
+
 /* --rows N and --ids are taken out; what is left is sft's command line. */
 static tt_status take_own(int *argc, char **argv, request *q)
 {
@@ -66,9 +77,9 @@ static tt_status take_own(int *argc, char **argv, request *q)
         if (!strcmp(argv[i], "--ids")) {
             q->ids = true;
         } else if (!strcmp(argv[i], "--rows")) {
-            char *end = NULL;
-            if (i + 1 < *argc) q->rows = strtoll(argv[++i], &end, 10);
-            TT_CHECK(end && *end == '\0' && q->rows > 0, TT_ECONFIG, "--rows needs a whole number > 0");
+            TT_TRY(read_rows(i + 1 < *argc ? argv[++i] : NULL, &q->rows));
+        } else if (!strncmp(argv[i], "--rows=", 7)) {
+            TT_TRY(read_rows(argv[i] + 7, &q->rows));
         } else {
             argv[kept++] = argv[i];
         }
@@ -87,8 +98,7 @@ static tt_status render(int argc, char **argv, tt_config *c, request *q)
     if (has_file) TT_TRY(tt_config_load(argv[0], c));
     TT_TRY(tt_config_options(c, argc - has_file, argv + has_file));
     TT_TRY(tt_config_resolve(c));
-    TT_TRY(tt_config_require(c, TT_KEY_model_name_or_path));
-    TT_TRY(tt_model_config_load(c->model_name_or_path, &model));
+    TT_TRY(tt_sft_load_model_config(c, &model));
     int64_t vocab_size = model.vocab_size;
     tt_model_config_free(&model);
     TT_TRY(tt_sft_load_data(c, vocab_size, (int)c->threads, &data));

@@ -81,7 +81,8 @@ static tt_status set_value(const tt_option *o, const char *text)
     char *end;
     errno = 0;
     long long n = strtoll(text, &end, 10);
-    TT_CHECK(*text && !*end && !errno && n >= 0, TT_ECONFIG, "--%s is '%s'; expected a whole number >= 0", o->name, text);
+    TT_CHECK(*text && !*end && !errno && n >= 0 && n <= INT32_MAX, TT_ECONFIG,
+             "--%s is '%s'; expected a whole number from 0 to %d", o->name, text, INT32_MAX);
     *(int64_t *)o->value = n;
     return TT_OK;
 }

@@ -11,7 +11,7 @@ typedef enum tt_option_type { TT_OPTION_TEXT, TT_OPTION_INT, TT_OPTION_FLAG, TT_
 typedef struct tt_option {
     const char *name; /* without the dashes; '-' and '_' are the same on the command line */
     tt_option_type type;
-    void *value;      /* const char **, int64_t *, bool *, tt_dispatch_kind *; holds the default before parsing */
+    void *value; /* const char **, int64_t * (gets 0 to INT32_MAX), bool *, tt_dispatch_kind *; holds the default */
     const char *help;
 } tt_option;
 
@@ -35,7 +35,7 @@ tt_status tt_options_parse(tt_comm *comm, const tt_command *command, const tt_op
     {"fsdp_size", TT_OPTION_INT, &(sizes).fsdp_size, "distinct batches in a micro-step (default: ranks / tp_size)"},   \
         {"tp_size", TT_OPTION_INT, &(sizes).tp_size, "ranks that share one batch (default 1)"},                        \
         {"ep_size", TT_OPTION_INT, &(sizes).ep_size, "ranks that together hold every expert once (default 1)"},        \
-        {"expert_dispatch", TT_OPTION_DISPATCH, &(sizes).dispatch, "how tokens reach experts: alltoall"}
+        {"expert_dispatch", TT_OPTION_DISPATCH, &(sizes).dispatch, "how tokens reach experts: alltoall, allgather, allreduce"}
 
 extern const tt_command tt_cmd_sft, tt_cmd_certify, tt_cmd_init, tt_cmd_inspect, tt_cmd_render, tt_cmd_generate;
 

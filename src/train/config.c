@@ -173,8 +173,9 @@ tt_status tt_config_from_json(const json_t *values, const json_t *lines, const c
 tt_status tt_config_load(const char *path, tt_config *c)
 {
     json_t *values, *lines;
-    TT_TRY(tt_yaml_load(path, FILE_BYTES, &values, &lines));
-    tt_status status = tt_config_apply_env(values, path);
+    tt_status status = tt_yaml_load(path, FILE_BYTES, &values, &lines);
+    if (status != TT_OK) return status == TT_ENOMEM ? status : TT_ECONFIG; /* a wrong name, or not a configuration */
+    status = tt_config_apply_env(values, path);
     if (status == TT_OK) status = tt_config_from_json(values, lines, path, c);
     json_decref(values);
     json_decref(lines);

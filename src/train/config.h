@@ -223,7 +223,7 @@ tt_status tt_config_apply_env(const json_t *values, const char *where);
  * On failure c is still valid and may hold some of the keys. */
 tt_status tt_config_from_json(const json_t *values, const json_t *lines, const char *where, tt_config *c);
 
-/* tt_config_load - the same from a YAML file, after tt_config_apply_env. */
+/* tt_config_load - the same from a YAML file, after tt_config_apply_env. A file that cannot be read is TT_ECONFIG too. */
 tt_status tt_config_load(const char *path, tt_config *c);
 
 /* tt_config_options - the command line behind the file's name: "--key value", "--key=value", "--key" and

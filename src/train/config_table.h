@@ -100,7 +100,7 @@
     X(BOOL, overwrite_output_dir, "false", (), "replace a model that is already in output_dir")              \
     X(BOOL, do_train, "false", (NO_EFFECT), "sft always trains")                                             \
     X(BOOL, do_eval, "false", (NO_EFFECT), "eval_strategy decides")                                          \
-    X(INT, per_device_train_batch_size, "8", (AT_LEAST(1)),                                                  \
+    X(INT, per_device_train_batch_size, "8", (AT_LEAST(1) AT_MOST(1048576)),                                 \
       "rows of a micro-batch on each of fsdp_size ranks")                                                    \
     X(INT, gradient_accumulation_steps, "1", (AT_LEAST(1)), "micro-batches of an optimizer step")            \
     X(REAL, num_train_epochs, "3.0", (ABOVE(0)), "passes over the data; may be a fraction")                  \
@@ -211,7 +211,8 @@
     X(DISPATCH, expert_dispatch, "alltoall", (), "how tokens travel to their experts")                       \
     X(BOOL, even_batches, "false", (),                                                                       \
       "fill an incomplete last round with rows from the start of the epoch, as the common sampler does")     \
-    X(INT, threads, "0", (AT_LEAST(0)), "threads of a rank; 0 = its share of the machine's cores")           \
+    X(INT, threads, "0", (AT_LEAST(0) AT_MOST(4096)),                                                        \
+      "threads of a rank; 0 = its share of the machine's cores")                                             \
     X(STATE_DTYPE, optim_state_dtype, "float32", (), "type in which optimizer moments are held")             \
     X(NONFINITE, nonfinite, "stop", (),                                                                      \
       "what a non-finite loss or norm does: stop the run, or skip the update")                               \

@@ -79,21 +79,39 @@ static bool stops(const tt_generator *g, int32_t id)
     return false;
 }
 
-/* ids[*count] with room for max_new more. */
-static tt_status extend(tt_generator *g, int32_t *ids, int64_t *count, int64_t max_new)
+typedef struct text_ids {
+    int32_t *at; /* owned */
+    int64_t count, capacity;
+} text_ids;
+
+static tt_status append(text_ids *t, const int32_t *ids, int64_t count)
+{
+    if (t->count + count > t->capacity) {
+        int64_t capacity = 2 * t->capacity + count;
+        int32_t *at = realloc(t->at, (size_t)capacity * sizeof *at);
+        TT_CHECK(at, TT_ENOMEM, "generate: out of memory for %lld tokens", (long long)capacity);
+        t->at = at;
+        t->capacity = capacity;
+    }
+    memcpy(t->at + t->count, ids, (size_t)count * sizeof *ids);
+    t->count += count;
+    return TT_OK;
+}
+
+static tt_status extend(tt_generator *g, text_ids *ids, int64_t max_new)
 {
     for (int64_t n = 0; n < max_new; n++) {
         int32_t next = 0;
         tt_micro_result result;
-        tt_batch_row row = {.length = *count, .ids = ids};
+        tt_batch_row row = {.length = ids->count, .ids = ids->at};
         tt_batch_clear(&g->batch);
         TT_TRY(tt_batch_add(&g->batch, &row, 0, g->engine.config.vocab_size));
         for (int64_t t = 0; t < g->batch.T; t++) g->batch.targets[t] = TT_NO_TARGET; /* nothing is trained */
         g->batch.num_targets = 0;
-        tt_micro micro = {.batch = &g->batch, .logits = largest, .logits_user = &next, .first_logit = *count - 1};
+        tt_micro micro = {.batch = &g->batch, .logits = largest, .logits_user = &next, .first_logit = ids->count - 1};
         TT_TRY(tt_model_micro_step(&g->engine.model, &micro, &result));
         if (stops(g, next)) break;
-        ids[(*count)++] = next;
+        TT_TRY(append(ids, &next, 1));
     }
     return TT_OK;
 }
@@ -103,16 +121,15 @@ static tt_status continue_text(tt_generator *g, const char *text, size_t bytes, 
     tt_encoding e = {0};
     size_t size;
     TT_TRY(tt_tokenizer_encode(g->tokenizer, text, bytes, special, &e));
-    int64_t prompt = e.count, count = e.count;
-    int32_t *ids = malloc((size_t)(prompt + max_new) * sizeof *ids + 1);
-    tt_status status = TT_OK;
-    if (!ids) status = tt_error_set(TT_ENOMEM, "generate: out of memory");
-    else if (prompt == 0) status = tt_error_set(TT_EDATA, "generate: the prompt is empty");
-    else memcpy(ids, e.ids, (size_t)prompt * sizeof *ids);
+    int64_t prompt = e.count;
+    text_ids ids = {0};
+    tt_status status =
+        prompt > 0 ? append(&ids, e.ids, prompt) : tt_error_set(TT_EDATA, "generate: the prompt is empty");
     tt_encoding_free(&e);
-    if (status == TT_OK) status = extend(g, ids, &count, max_new);
-    if (status == TT_OK) status = tt_tokenizer_decode(g->tokenizer, ids + prompt, count - prompt, true, out, &size);
-    free(ids);
+    if (status == TT_OK) status = extend(g, &ids, max_new);
+    if (status == TT_OK)
+        status = tt_tokenizer_decode(g->tokenizer, ids.at + prompt, ids.count - prompt, true, out, &size);
+    free(ids.at);
     return status;
 }
 

@@ -6,10 +6,12 @@
 #include "train/schedule.h"
 #include "train/statistics.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 typedef struct job {
@@ -27,7 +29,8 @@ typedef struct job {
     int64_t *order;        /* [rows] of the current epoch */
     int64_t order_epoch;
     int64_t *positions;    /* [batch] */
-    tt_batch *micros;      /* [accumulation] */
+    tt_batch *micros;      /* [num_micros] of the longest step */
+    int64_t num_micros;
     tt_metrics metrics;
     tt_statistics statistics;
     tt_sft_report *report;
@@ -57,19 +60,45 @@ static tt_status find_balance(job *j)
     return TT_OK;
 }
 
+static bool same_folder(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* Whether the result will find its place, before a model is trained for it. Nothing is created yet. */
+static tt_status check_output(const tt_config *c)
+{
+    struct stat st;
+    const char *out = c->output_dir;
+    TT_TRY(tt_config_require(c, TT_KEY_output_dir));
+    if (stat(out, &st) != 0) {
+        TT_CHECK(errno == ENOENT, TT_ECONFIG, "output_dir: '%.200s' cannot be a folder: %s", out, strerror(errno));
+        return TT_OK;
+    }
+    TT_CHECK(S_ISDIR(st.st_mode), TT_ECONFIG, "output_dir: '%s' is a file; name a folder", out);
+    TT_CHECK(access(out, W_OK | X_OK) == 0, TT_ECONFIG, "output_dir: cannot write into '%s': %s", out,
+             strerror(errno));
+    TT_CHECK(
+        !same_folder(out, c->model_name_or_path), TT_ECONFIG,
+        "output_dir: '%s' is the folder of model_name_or_path, and the model that is read is never written over; "
+        "name another folder",
+        out);
+    return tt_save_check(out, c->overwrite_output_dir);
+}
+
 static tt_status check(job *j)
 {
     const tt_config *c = j->config;
     tt_mesh_sizes sizes = tt_config_mesh_sizes(c);
-    TT_TRY(tt_config_require(c, TT_KEY_model_name_or_path));
+    TT_TRY(tt_sft_load_model_config(c, &j->model));
     TT_TRY(tt_config_require(c, TT_KEY_dataset_name));
-    TT_TRY(tt_model_config_load(c->model_name_or_path, &j->model));
     TT_TRY(tt_engine_check_mesh(&sizes, tt_comm_size(j->comm), &j->model));
     TT_CHECK(resident_type(c) == TT_F32 || compute_type(c) == TT_BF16, TT_ECONFIG,
              "dtype: bfloat16 holds weights in bfloat16; fp32 products of them need dtype: float32, or set bf16: true");
     j->fsdp_size = sizes.fsdp_size;
     TT_TRY(find_balance(j));
-    return tt_save_check(c->output_dir, c->overwrite_output_dir);
+    return check_output(c);
 }
 
 /* --- prepare ----------------------------------------------------------------------------------------------------- */
@@ -95,7 +124,8 @@ static tt_status prepare(job *j)
     j->order_epoch = -1;
     j->order = malloc((size_t)j->steps.rows * sizeof *j->order);
     j->positions = malloc((size_t)j->steps.batch * sizeof *j->positions);
-    j->micros = calloc((size_t)j->steps.accumulation, sizeof *j->micros);
+    j->num_micros = tt_min_i64(j->steps.accumulation, j->steps.micro_batches);
+    j->micros = calloc((size_t)j->num_micros, sizeof *j->micros);
     TT_CHECK(j->order && j->positions && j->micros, TT_ENOMEM, "out of memory for the order of %lld rows",
              (long long)j->steps.rows);
     return TT_OK;
@@ -321,7 +351,7 @@ static void announce(const job *j)
 
 static void close_job(job *j)
 {
-    for (int64_t i = 0; j->micros && i < j->steps.accumulation; i++) tt_batch_free(&j->micros[i]);
+    for (int64_t i = 0; j->micros && i < j->num_micros; i++) tt_batch_free(&j->micros[i]);
     free(j->micros);
     free(j->order);
     free(j->positions);

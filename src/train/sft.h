@@ -48,6 +48,9 @@ typedef struct tt_sft_data {
     int64_t *shuffled; /* order after shuffle_dataset; NULL: that of the file */
 } tt_sft_data;
 
+/* tt_sft_load_model_config - config.json of model_name_or_path. Local. */
+tt_status tt_sft_load_model_config(const tt_config *config, tt_model_config *out);
+
 /* vocab_size: ids must be below; 0 = the tokenizer's. Local. */
 tt_status tt_sft_load_data(const tt_config *config, int64_t vocab_size, int threads, tt_sft_data *out);
 void tt_sft_data_free(tt_sft_data *d);

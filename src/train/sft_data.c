@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MAX_TEMPLATE_BYTES (1 << 20)
 
@@ -16,13 +17,36 @@ static tt_status read_template(const char *path, char **text)
 {
     tt_tokenizer *other;
     size_t bytes;
-    if (!tt_dir_exists(path)) return tt_file_read_all(path, MAX_TEMPLATE_BYTES, text, &bytes);
+    if (!tt_dir_exists(path)) {
+        tt_status status = tt_file_read_all(path, MAX_TEMPLATE_BYTES, text, &bytes);
+        return status == TT_OK ? status : tt_error_context(status, "chat_template_path");
+    }
     TT_TRY(tt_tokenizer_load(path, &other));
     const char *source = tt_tokenizer_chat_template(other, false);
     *text = source ? strdup(source) : NULL;
     tt_tokenizer_destroy(&other);
     TT_CHECK(source, TT_ECONFIG, "chat_template_path: the tokenizer in '%s' has no chat template", path);
     TT_CHECK(*text, TT_ENOMEM, "out of memory for a chat template");
+    return TT_OK;
+}
+
+tt_status tt_sft_load_model_config(const tt_config *c, tt_model_config *out)
+{
+    TT_TRY(tt_config_require(c, TT_KEY_model_name_or_path));
+    TT_CHECK(
+        tt_dir_exists(c->model_name_or_path), TT_ECONFIG,
+        "model_name_or_path: there is no folder '%s'; name one with config.json, weights and tokenizer (nothing is "
+        "downloaded)",
+        c->model_name_or_path);
+    return tt_model_config_load(c->model_name_or_path, out);
+}
+
+/* Padding is never computed, so the token has no effect; a wrong name is still a mistake. */
+static tt_status check_pad_token(const tt_config *c, const tt_tokenizer *t)
+{
+    TT_CHECK(!c->pad_token || tt_tokenizer_id(t, c->pad_token) >= 0, TT_ECONFIG,
+             "pad_token '%.60s' is not in the vocabulary of '%s'; name a token that it has, or leave it out",
+             c->pad_token, c->model_name_or_path);
     return TT_OK;
 }
 
@@ -33,6 +57,9 @@ static tt_status find_data(const tt_config *c, char *out, size_t size)
     char name[512];
     int n = snprintf(out, size, "%s", c->dataset_name);
     TT_CHECK(n >= 0 && (size_t)n < size, TT_ECONFIG, "dataset_name is too long: %.200s", c->dataset_name);
+    TT_CHECK(access(c->dataset_name, F_OK) == 0, TT_ECONFIG,
+             "dataset_name: there is no file or folder '%s'; name a JSON-lines or JSON file (nothing is downloaded)",
+             c->dataset_name);
     if (!tt_dir_exists(c->dataset_name)) return TT_OK;
     for (int i = 0; i < 2; i++) {
         snprintf(name, sizeof name, "%s.%s", c->dataset_train_split, endings[i]);
@@ -82,6 +109,7 @@ tt_status tt_sft_load_data(const tt_config *c, int64_t vocab_size, int threads, 
     TT_TRY(tt_config_require(c, TT_KEY_model_name_or_path));
     TT_TRY(tt_config_require(c, TT_KEY_dataset_name));
     tt_status status = tt_tokenizer_load(c->model_name_or_path, &out->tokenizer);
+    if (status == TT_OK) status = check_pad_token(c, out->tokenizer);
     if (status == TT_OK && c->chat_template_path) status = read_template(c->chat_template_path, &template_text);
     if (status == TT_OK) status = load(c, vocab_size, threads, template_text, out);
     free(template_text);

@@ -673,7 +673,7 @@ static void a_file_sets_the_environment_first(void **state)
     assert_error(tt_config_load(path, &c), TT_ECONFIG, "sft.yaml:4: key 'max_lenght' is unknown");
     assert_string_equal(getenv("TT_TEST_D"), "early");
     assert_int_equal(c.seed, 7);
-    assert_error(tt_config_load("no/such.yaml", &c), TT_EIO, "no/such.yaml");
+    assert_error(tt_config_load("no/such.yaml", &c), TT_ECONFIG, "no/such.yaml");
     tt_config_free(&c);
 }
 
