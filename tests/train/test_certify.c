@@ -195,6 +195,14 @@ static void no_targets_is_refused(void **state)
     assert_error(tt_comm_run_threads(2, rank_main, &j), TT_EDATA, "no supervised target");
 }
 
+/* Before the model is run, not after. */
+static void output_names_are_checked_first(void **state)
+{
+    (void)state;
+    job j = {.model = "tests/fixtures/none/model", .batch = "tests/fixtures/O1/batch.json", .ep = 1, .save = "build/out.txt"};
+    assert_error(tt_comm_run_threads(2, rank_main, &j), TT_ECONFIG, "must end in .safetensors");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -202,6 +210,7 @@ int main(void)
         cmocka_unit_test(outputs_are_the_fixtures),
         cmocka_unit_test(wrong_choices_are_seen),
         cmocka_unit_test(no_targets_is_refused),
+        cmocka_unit_test(output_names_are_checked_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
