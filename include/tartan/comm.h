@@ -66,6 +66,7 @@ const char *tt_comm_backend(const tt_comm *comm);
 
 /* Seconds after which an operation fails; default 1800. 0 = never. */
 void tt_comm_set_timeout(tt_comm *comm, double seconds);
+double tt_comm_timeout(const tt_comm *comm);
 /* Static string: "load", "forward", "backward", "step", "save", ... */
 void tt_comm_set_phase(tt_comm *comm, const char *phase);
 

@@ -2,6 +2,7 @@
 #include "base/checked.h"
 #include "base/json.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,6 @@ typedef struct plan {
     int num_files;
     tt_st_plan files;
 } plan;
-
 
 static void free_plan(plan *p)
 {
@@ -166,7 +166,7 @@ static tt_status publish(const char *folder, const tt_st_plan *files)
     for (int i = 0; i < files->num_files; i++) {
         TT_TRY(temporary_path(from, sizeof from, folder, files->file_names[i]));
         TT_TRY(tt_path_join(to, sizeof to, folder, files->file_names[i]));
-        TT_CHECK(rename(from, to) == 0, TT_EIO, "cannot rename '%s' to '%s'", from, to);
+        TT_CHECK(rename(from, to) == 0, TT_EIO, "cannot rename '%s' to '%s': %s", from, to, strerror(errno));
     }
     return TT_OK;
 }
@@ -290,13 +290,20 @@ tt_status tt_save_model(const char *folder, const tt_shards *shards, const tt_sa
     return status;
 }
 
+tt_status tt_save_file_check(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
+    TT_CHECK(dot && strcmp(dot, ".safetensors") == 0 && dot > name, TT_ECONFIG,
+             "output file '%s' must end in .safetensors", path);
+    return TT_OK;
+}
+
 tt_status tt_save_file(const char *path, const tt_mesh *mesh, tt_st_item *items, int64_t num_items,
                        const tt_save_range *ranges, int64_t num_ranges)
 {
     char folder[4096], stem[512];
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
-    TT_CHECK(dot && strcmp(dot, ".safetensors") == 0 && dot > name, TT_ECONFIG,
-             "output file '%s' must end in .safetensors", path);
+    TT_TRY(tt_save_file_check(path));
     snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
     if (slash == path) snprintf(folder, sizeof folder, "/");
     snprintf(stem, sizeof stem, "%.*s", (int)(dot - name), name);

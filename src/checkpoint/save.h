@@ -42,6 +42,10 @@ typedef struct tt_save_range {
     tt_dtype type;
 } tt_save_range;
 
+/* tt_save_file_check - TT_ECONFIG unless the path is one that tt_save_file takes: NAME.safetensors. For the start of a
+ * run. Pure. */
+tt_status tt_save_file_check(const char *path);
+
 /* tt_save_file - items (the same on all ranks) into `path`, each rank its ranges. Collective. */
 tt_status tt_save_file(const char *path, const tt_mesh *mesh, tt_st_item *items, int64_t num_items,
                        const tt_save_range *ranges, int64_t num_ranges);

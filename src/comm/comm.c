@@ -259,6 +259,11 @@ void tt_comm_set_timeout(tt_comm *comm, double seconds)
     comm->timeout = seconds;
 }
 
+double tt_comm_timeout(const tt_comm *comm)
+{
+    return comm->timeout;
+}
+
 void tt_comm_set_phase(tt_comm *comm, const char *phase)
 {
     comm->phase = phase;

@@ -90,6 +90,7 @@ struct tt_certify_judge {
     const tt_certify_run *reference;
     tt_certify_report *report;
     double *score;     /* [E] */
+    double *group;     /* [groups] */
     int32_t *own;      /* [K] what the reference would choose */
     float *gates, *probs; /* [K], [E] */
 };
@@ -101,38 +102,54 @@ static bool contains(const int32_t *ids, int64_t K, int32_t e)
     return false;
 }
 
-/* Sum of the two best scores of the group of expert e. */
-static double group_score(const double *score, int64_t group_size, int32_t e)
+/* A group counts by the sum of its two best scores. */
+static double group_score(const double *score, int64_t size)
 {
-    const double *s = score + e / group_size * group_size;
     double best = -INFINITY, second = -INFINITY;
-    for (int64_t i = 0; i < group_size; i++) {
-        if (s[i] > best) second = best, best = s[i];
-        else if (s[i] > second) second = s[i];
+    for (int64_t i = 0; i < size; i++) {
+        if (score[i] > best) second = best, best = score[i];
+        else if (score[i] > second) second = score[i];
     }
     return best + second;
 }
 
-static void judge_row(tt_certify_judge *j, int layer, int64_t t, double bound, const int32_t *mesh_ids)
+/* Groups that count at least `least`, without group g itself. */
+static int64_t rivals(const tt_certify_judge *j, int64_t g, double least)
+{
+    int64_t n = 0;
+    for (int64_t h = 0; h < j->reference->engine.config.expert_groups; h++) n += h != g && j->group[h] >= least;
+    return n;
+}
+
+/* Whether scores that are off by at most `bound` each could have led to these experts: all of them in groups that may have
+ * been kept, and none clearly worse than an expert that was left out of a group that must have been kept. */
+static bool explainable(tt_certify_judge *j, double bound, const int32_t *mesh_ids)
 {
     const tt_model_config *c = &j->reference->engine.config;
     int64_t K = c->experts_per_token, size = c->num_experts / c->expert_groups;
-    bool wrong = false, differs = false;
+    double least = INFINITY, most = -INFINITY;
+    for (int64_t g = 0; g < c->expert_groups; g++) j->group[g] = group_score(j->score + g * size, size);
     for (int64_t a = 0; a < K; a++) {
         int32_t e = mesh_ids[a];
-        bool valid = e >= 0 && e < c->num_experts && !contains(mesh_ids, a, e);
-        if (valid && contains(j->own, K, e)) continue;
-        differs = true;
-        for (int64_t b = 0; b < K; b++) { /* against everything that should have stood in its place */
-            int32_t f = j->own[b];
-            if (contains(mesh_ids, K, f)) continue;
-            bool near = valid && j->score[f] - j->score[e] <= 2 * bound;
-            if (valid && c->expert_groups > 1)
-                near |= group_score(j->score, size, f) - group_score(j->score, size, e) <= 4 * bound;
-            wrong |= !near;
-        }
-        wrong |= !valid;
+        if (e < 0 || e >= c->num_experts || contains(mesh_ids, a, e)) return false;
+        /* Strictly more than 4 bounds ahead: not even rounding brings this group past so many. */
+        double ahead = nextafter(j->group[e / size] + 4 * bound, INFINITY);
+        if (rivals(j, e / size, ahead) >= c->kept_groups) return false;
+        least = fmin(least, j->score[e]);
     }
+    for (int64_t g = 0; g < c->expert_groups; g++) {
+        if (rivals(j, g, j->group[g] - 4 * bound) >= c->kept_groups) continue;
+        for (int64_t e = g * size; e < (g + 1) * size; e++)
+            if (!contains(mesh_ids, K, (int32_t)e)) most = fmax(most, j->score[e]);
+    }
+    return most - least <= 2 * bound;
+}
+
+static void judge_row(tt_certify_judge *j, int layer, int64_t t, double bound, const int32_t *mesh_ids)
+{
+    int64_t K = j->reference->engine.config.experts_per_token;
+    bool differs = false, wrong = !explainable(j, bound, mesh_ids);
+    for (int64_t a = 0; a < K; a++) differs |= !contains(j->own, K, mesh_ids[a]);
     j->report->choices += K;
     if (differs && !wrong) j->report->near_ties++;
     if (wrong && j->report->wrong_choices++ == 0)
@@ -166,7 +183,6 @@ static void judge_layer(void *user, const char *what, int layer, tt_mat logits)
     }
 }
 
-
 tt_status tt_certify_judge_choices(tt_certify_run *reference, tt_certify_report *report, tt_certify_judge **out)
 {
     const tt_model_config *c = &reference->engine.config;
@@ -177,11 +193,12 @@ tt_status tt_certify_judge_choices(tt_certify_run *reference, tt_certify_report 
         .reference = reference,
         .report = report,
         .score = malloc(E * sizeof(double)),
+        .group = malloc(E * sizeof(double)), /* no more groups than experts */
         .own = malloc(K * sizeof(int32_t)),
         .gates = malloc(K * sizeof(float)),
         .probs = malloc(E * sizeof(float)),
     };
-    TT_CHECK(j->score && j->own && j->gates && j->probs, TT_ENOMEM, "certify: out of memory");
+    TT_CHECK(j->score && j->group && j->own && j->gates && j->probs, TT_ENOMEM, "certify: out of memory");
     reference->engine.model.tap = judge_layer;
     reference->engine.model.tap_user = j;
     return TT_OK;
@@ -191,6 +208,7 @@ void tt_certify_judge_end(tt_certify_judge **j)
 {
     if (!*j) return;
     free((*j)->score);
+    free((*j)->group);
     free((*j)->own);
     free((*j)->gates);
     free((*j)->probs);

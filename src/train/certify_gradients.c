@@ -137,13 +137,16 @@ tt_status tt_certify_compare_gradients(const tt_certify_run *mesh_run, const tt_
     const tt_params *params = &mesh_run->engine.table.params;
     const tt_mesh *mesh = mesh_run->engine.mesh;
     collector c;
-    tt_status status = open_collector(mesh_run, &c);
+    tt_status status = TT_OK;
     if (mesh->rank == 0) {
         report->rows = calloc((size_t)params->num, sizeof *report->rows);
         report->names = calloc((size_t)params->num, sizeof *report->names);
-        if (status == TT_OK && (!report->rows || !report->names)) status = tt_error_set(TT_ENOMEM, "certify: out of memory");
+        if (!report->rows || !report->names) status = tt_error_set(TT_ENOMEM, "certify: out of memory");
     }
-    status = tt_agree(mesh->world, "certify-compare", status);
+    TT_TRY(tt_agree(mesh->world, "certify-compare", status));
+    /* A failure between the operations of open_collector is this rank's alone: not to be agreed on, or the others, which
+     * are still in one of them, and this rank would be in different operations. */
+    status = open_collector(mesh_run, &c);
     for (int64_t i = 0; i < params->num && status == TT_OK; i++) {
         status = collect(&c, i);
         if (status != TT_OK || mesh->rank != 0 || !params->at[i].trained) continue;

@@ -113,44 +113,74 @@ static void outputs_are_the_fixtures(void **state)
     }
 }
 
-/* The judge of choices alone: a replayed choice that the router would never make. */
+/* The first of `count` experts from `first` on that is not chosen, -1 for none. */
+static int32_t unchosen(const int32_t *chosen, int64_t K, int32_t first, int32_t count)
+{
+    for (int32_t e = first; e < first + count; e++) {
+        bool taken = false;
+        for (int64_t j = 0; j < K; j++) taken |= chosen[j] == e;
+        if (!taken) return e;
+    }
+    return -1;
+}
+
+/* The judge of choices alone: what the router chose passes, and so does nothing else: an expert of another group (G2 has
+ * groups), one of the same group, one twice, a number that is none. */
 static void wrong_choices_are_seen(void **state)
 {
     (void)state;
-    tt_comm *comm;
-    tt_certify_run run = {0};
-    tt_certify_report report = {0};
-    tt_certify_judge *judge;
-    tt_micro_result result;
-    int32_t ids[] = {3, 9, 27, 81, 5}, choices[2][5 * 2], *list[2] = {choices[0], choices[1]};
-    assert_ok(tt_comm_create_self(&comm));
-    tt_engine_options o = {.folder = "tests/fixtures/O1/model", .ops = &tt_ops_ref, .resident = TT_F32,
-                           .compute = TT_F32, .moments = TT_F32, .threads = 1};
-    assert_ok(tt_engine_open(comm, &o, &run.engine));
-    tt_batch_row row = {.length = 5, .ids = ids};
-    assert_ok(tt_batch_add(&run.batch, &row, 0, 96));
-    tt_micro record = {.batch = &run.batch, .record = list};
-    assert_ok(tt_model_micro_step(&run.engine.model, &record, &result));
-    run.choices = list;
-    for (int wrong = 0; wrong < 2; wrong++) {
-        report = (tt_certify_report){0};
-        if (wrong) { /* some other expert than the two chosen ones */
-            int32_t *c = &choices[1][2 * 3], other = 0;
-            while (other == c[0] || other == c[1]) other++;
-            c[1] = other;
+    enum { TOKENS = 5, MOST = 3, LAYERS = 2, AT = 3 };
+    static const struct {
+        const char *model, *place;
+        int64_t K;
+        int32_t group; /* experts per group */
+    } models[] = {{"tests/fixtures/O1/model", "layer 1, batch row 0, column 3", 2, 8},
+                  {"tests/fixtures/G2/model", "layer 3, batch row 0, column 3", 3, 2}};
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+        tt_comm *comm;
+        tt_certify_run run = {0};
+        tt_certify_report report;
+        tt_certify_judge *judge;
+        tt_micro_result result;
+        int64_t K = models[m].K;
+        int32_t ids[TOKENS] = {9, 27, 81, 5, 4}, choices[LAYERS][TOKENS * MOST], kept[MOST], *list[LAYERS];
+        for (int i = 0; i < LAYERS; i++) list[i] = choices[i];
+        assert_ok(tt_comm_create_self(&comm));
+        tt_engine_options o = {.folder = models[m].model, .ops = &tt_ops_ref, .resident = TT_F32, .compute = TT_F32,
+                               .moments = TT_F32, .threads = 1};
+        assert_ok(tt_engine_open(comm, &o, &run.engine));
+        tt_batch_row row = {.length = TOKENS, .ids = ids};
+        assert_ok(tt_batch_add(&run.batch, &row, 0, 96));
+        tt_micro record = {.batch = &run.batch, .record = list};
+        assert_ok(tt_model_micro_step(&run.engine.model, &record, &result));
+        run.choices = list;
+        int32_t *c = &choices[LAYERS - 1][AT * K];
+        memcpy(kept, c, sizeof kept);
+        for (int kind = 0; kind < 4; kind++) {
+            memcpy(c, kept, (size_t)K * sizeof *c);
+            if (kind == 1) c[K - 1] = unchosen(kept, K, 0, 8);
+            /* One chosen expert gives way to another of its group. */
+            for (int64_t j = 0; j < K && kind == 2 && !memcmp(c, kept, (size_t)K * sizeof *c); j++) {
+                int32_t beside = unchosen(kept, K, kept[j] / models[m].group * models[m].group, models[m].group);
+                if (beside >= 0) c[j] = beside;
+            }
+            if (kind == 3) c[K - 1] = c[0];
+            report = (tt_certify_report){0};
+            assert_ok(tt_certify_judge_choices(&run, &report, &judge));
+            tt_micro replay = {.batch = &run.batch, .replay = (const int32_t *const *)list};
+            assert_ok(tt_model_micro_step(&run.engine.model, &replay, &result));
+            tt_certify_judge_end(&judge);
+            run.engine.model.tap = NULL;
+            assert_int_equal(report.choices, LAYERS * TOKENS * K);
+            if (report.wrong_choices != (kind > 0) || report.near_ties != 0)
+                fail_msg("%s, kind %d: %lld wrong, %lld near ties", models[m].model, kind, (long long)report.wrong_choices,
+                         (long long)report.near_ties);
+            if (kind) assert_string_equal(report.first_wrong, models[m].place);
         }
-        assert_ok(tt_certify_judge_choices(&run, &report, &judge));
-        tt_micro replay = {.batch = &run.batch, .replay = (const int32_t *const *)list};
-        assert_ok(tt_model_micro_step(&run.engine.model, &replay, &result));
-        tt_certify_judge_end(&judge);
-        run.engine.model.tap = NULL;
-        assert_int_equal(report.choices, 2 * 5 * 2);
-        assert_int_equal(report.wrong_choices, wrong);
-        if (wrong) assert_string_equal(report.first_wrong, "layer 1, batch row 0, column 3");
+        tt_batch_free(&run.batch);
+        tt_engine_close(&run.engine);
+        tt_comm_destroy(&comm);
     }
-    tt_batch_free(&run.batch);
-    tt_engine_close(&run.engine);
-    tt_comm_destroy(&comm);
 }
 
 static void no_targets_is_refused(void **state)
@@ -165,6 +195,14 @@ static void no_targets_is_refused(void **state)
     assert_error(tt_comm_run_threads(2, rank_main, &j), TT_EDATA, "no supervised target");
 }
 
+/* Before the model is run, not after. */
+static void output_names_are_checked_first(void **state)
+{
+    (void)state;
+    job j = {.model = "tests/fixtures/none/model", .batch = "tests/fixtures/O1/batch.json", .ep = 1, .save = "build/out.txt"};
+    assert_error(tt_comm_run_threads(2, rank_main, &j), TT_ECONFIG, "must end in .safetensors");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -172,6 +210,7 @@ int main(void)
         cmocka_unit_test(outputs_are_the_fixtures),
         cmocka_unit_test(wrong_choices_are_seen),
         cmocka_unit_test(no_targets_is_refused),
+        cmocka_unit_test(output_names_are_checked_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
