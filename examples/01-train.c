@@ -56,7 +56,11 @@ int main(int argc, char **argv)
     options.mesh.ep_size = argc > 3 ? atoi(argv[3]) : 1;
     options.mesh.tp_size = argc > 4 ? atoi(argv[4]) : 1;
     tt_status status = tt_comm_create(&comm);
-    if (status == TT_OK) status = train(comm, &options, argv[2]);
+    if (status != TT_OK) {
+        fprintf(stderr, "01-train: %s\n", tt_error_text());
+        return tt_status_exit(status);
+    }
+    status = train(comm, &options, argv[2]);
     if (status != TT_OK) {
         /* A failure that the others do not know of must take them down too. */
         if (!tt_comm_agreed(comm)) tt_comm_abort(comm, tt_status_exit(status), tt_error_text());

@@ -19,6 +19,7 @@ export CMOCKA_MESSAGE_OUTPUT=TAP
 passed=0 failed=0 skipped=0
 folders=${*:-$(cd tests && ls -d */ | tr -d /)}
 for folder in $folders; do
+  [ -d "tests/$folder" ] || { echo "tests/$folder: no such folder"; failed=$((failed + 1)); continue; }
   for source in tests/"$folder"/test_*.c tests/"$folder"/test_*.sh; do
     [ -e "$source" ] || continue
     name=$(basename "${source%.*}")

@@ -33,7 +33,7 @@ static tt_status match(tt_source *s, tt_params *params, int64_t i, bool *used)
         return tt_error_set(TT_EMISMATCH, "%s: tensor '%s' has shape %s; config.json asks for %s", s->folder.path, p->name,
                             found, wanted);
     }
-    TT_CHECK(tt_dtype_is_weight(t->dtype) && t->dtype != TT_F8_E4M3, TT_EMISMATCH,
+    TT_CHECK(t->dtype == TT_F32 || t->dtype == TT_BF16 || t->dtype == TT_F16, TT_EMISMATCH,
              "%s: tensor '%s' has type %s; supported are F32, BF16 and F16", s->folder.path, p->name,
              tt_dtype_name(t->dtype));
     s->tensor[i] = t - s->folder.tensors;

@@ -12,7 +12,7 @@ static void print_help(const tt_command *c, const tt_option *options, int num)
     if (c->help) printf("\n%s\n", c->help);
     if (num) printf("\noptions:\n");
     for (int i = 0; i < num; i++) {
-        static const char *const kinds[] = {"TEXT", "N", "", "NAME"};
+        static const char *const kinds[] = {"TEXT", "N", "N", "", "NAME"};
         char left[64];
         snprintf(left, sizeof left, "--%s %s", options[i].name, kinds[options[i].type]);
         printf("  %-32s %s\n", left, options[i].help);
@@ -80,9 +80,9 @@ static tt_status set_value(const tt_option *o, const char *text)
     }
     char *end;
     errno = 0;
-    long long n = strtoll(text, &end, 10);
-    TT_CHECK(*text && !*end && !errno && n >= 0 && n <= INT32_MAX, TT_ECONFIG,
-             "--%s is '%s'; expected a whole number from 0 to %d", o->name, text, INT32_MAX);
+    long long n = strtoll(text, &end, 10), least = o->type == TT_OPTION_SIZE;
+    TT_CHECK(*text && !*end && !errno && n >= least && n <= INT32_MAX, TT_ECONFIG,
+             "--%s is '%s'; expected a whole number from %lld to %d", o->name, text, least, INT32_MAX);
     *(int64_t *)o->value = n;
     return TT_OK;
 }

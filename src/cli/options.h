@@ -6,7 +6,13 @@
 
 #include "tartan/mesh.h"
 
-typedef enum tt_option_type { TT_OPTION_TEXT, TT_OPTION_INT, TT_OPTION_FLAG, TT_OPTION_DISPATCH } tt_option_type;
+typedef enum tt_option_type {
+    TT_OPTION_TEXT,
+    TT_OPTION_INT,
+    TT_OPTION_SIZE, /* an integer from 1 on */
+    TT_OPTION_FLAG,
+    TT_OPTION_DISPATCH
+} tt_option_type;
 
 typedef struct tt_option {
     const char *name; /* without the dashes; '-' and '_' are the same on the command line */
@@ -32,9 +38,9 @@ tt_status tt_options_parse(tt_comm *comm, const tt_command *command, const tt_op
 
 /* The mesh keys, for commands that run on a mesh: entries to copy into a table. */
 #define TT_MESH_OPTIONS(sizes)                                                                                         \
-    {"fsdp_size", TT_OPTION_INT, &(sizes).fsdp_size, "distinct batches in a micro-step (default: ranks / tp_size)"},   \
-        {"tp_size", TT_OPTION_INT, &(sizes).tp_size, "ranks that share one batch (default 1)"},                        \
-        {"ep_size", TT_OPTION_INT, &(sizes).ep_size, "ranks that together hold every expert once (default 1)"},        \
+    {"fsdp_size", TT_OPTION_SIZE, &(sizes).fsdp_size, "distinct batches in a micro-step (default: ranks / tp_size)"},   \
+        {"tp_size", TT_OPTION_SIZE, &(sizes).tp_size, "ranks that share one batch (default 1)"},                        \
+        {"ep_size", TT_OPTION_SIZE, &(sizes).ep_size, "ranks that together hold every expert once (default 1)"},        \
         {"expert_dispatch", TT_OPTION_DISPATCH, &(sizes).dispatch, "how tokens reach experts: alltoall, allgather, allreduce"}
 
 extern const tt_command tt_cmd_sft, tt_cmd_certify, tt_cmd_init, tt_cmd_inspect, tt_cmd_render, tt_cmd_generate;

@@ -113,11 +113,24 @@ static tt_status read_row(const json_t *list, const char *where, const char *key
     return TT_OK;
 }
 
+/* Documents are told apart by positions; segment numbers may repeat that, and must not say something else. */
+static tt_status check_segments(const tt_batch_row *r, const int32_t *segments, const char *where, int64_t row)
+{
+    for (int64_t c = 1; c < r->length && segments; c++) {
+        if (r->mask && (!r->mask[c - 1] || !r->mask[c])) continue;
+        bool restarts = r->positions && r->positions[c] == 0;
+        TT_CHECK((segments[c] != segments[c - 1]) == restarts, TT_EDATA,
+                 "%s: row %lld, column %lld: 'segment_ids' and 'position_ids' disagree about where a document begins", where,
+                 (long long)row, (long long)c);
+    }
+    return TT_OK;
+}
+
 static tt_status read_rows(const json_t *object, const char *where, tt_batch_file *f)
 {
-    static const char *const keys[] = {"input_ids", "attention_mask", "labels", "position_ids"};
-    const json_t *lists[4];
-    for (int i = 0; i < 4; i++) {
+    static const char *const keys[] = {"input_ids", "attention_mask", "labels", "position_ids", "segment_ids"};
+    const json_t *lists[5];
+    for (int i = 0; i < 5; i++) {
         lists[i] = json_object_get(object, keys[i]);
         if (json_is_null(lists[i])) lists[i] = NULL;
         TT_CHECK(!lists[i] || (json_is_array(lists[i]) && (int64_t)json_array_size(lists[i]) == f->num_rows), TT_EDATA,
@@ -126,14 +139,15 @@ static tt_status read_rows(const json_t *object, const char *where, tt_batch_fil
     int32_t *next = f->numbers;
     for (int64_t row = 0; row < f->num_rows; row++) {
         int64_t n = (int64_t)json_array_size(json_array_get(lists[0], (size_t)row));
-        const int32_t *parts[4] = {0};
-        for (int i = 0; i < 4; i++) {
+        const int32_t *parts[5] = {0};
+        for (int i = 0; i < 5; i++) {
             if (!lists[i]) continue;
             TT_TRY(read_row(json_array_get(lists[i], (size_t)row), where, keys[i], (size_t)row, n, next));
             parts[i] = next;
             next += n;
         }
         f->rows[row] = (tt_batch_row){n, parts[0], parts[1], parts[2], parts[3]};
+        TT_TRY(check_segments(&f->rows[row], parts[4], where, row));
         f->width = tt_max_i64(f->width, n);
     }
     return TT_OK;
@@ -156,7 +170,7 @@ tt_status tt_batch_file_read(const json_t *object, const char *where, tt_batch_f
     size_t total = 0;
     for (int64_t row = 0; row < f->num_rows; row++) total += json_array_size(json_array_get(ids, (size_t)row));
     f->rows = calloc((size_t)f->num_rows, sizeof *f->rows);
-    f->numbers = malloc(total * 4 * sizeof *f->numbers + 1);
+    f->numbers = malloc(total * 5 * sizeof *f->numbers + 1);
     tt_status status = f->rows && f->numbers ? read_rows(object, where, f) : tt_error_set(TT_ENOMEM, "out of memory");
     if (status != TT_OK) tt_batch_file_free(f);
     return status;

@@ -46,8 +46,9 @@ tt_status tt_batch_add(tt_batch *b, const tt_batch_row *r, int32_t row, int64_t 
 
 /* --- batch files --------------------------------------------------------------------------------------------- */
 
-/* Rows of a JSON object {"input_ids": [B][S], "attention_mask", "labels", "position_ids"}, the last three optional or
- * null; rows may differ in length. */
+/* Rows of a JSON object {"input_ids": [B][S], "attention_mask", "labels", "position_ids", "segment_ids"}, all but the first
+ * optional or null; rows may differ in length. segment_ids may repeat what restarting positions say and are refused when
+ * they say something else. */
 typedef struct tt_batch_file {
     int64_t num_rows, width; /* width: length of the longest row */
     tt_batch_row *rows;

@@ -98,18 +98,10 @@ void tt_read_ignored(tt_config_reader *r, const char *const *keys)
     for (; *keys; keys++) json_object_set_new(r->known, *keys, json_true());
 }
 
-void tt_read_rope(tt_config_reader *r, double default_theta, double default_partial, double *theta, double *partial)
+/* The members of rope_parameters or rope_scaling (d may be NULL), which win over the keys beside it. */
+static void read_rope_object(tt_config_reader *r, const json_t *d, double *theta, double *partial)
 {
-    const json_t *scaling = ask(r, "rope_scaling"), *parameters = ask(r, "rope_parameters");
-    const json_t *d = scaling && json_object_size(scaling) > 0 ? scaling : parameters;
-    *theta = tt_read_number(r, "rope_theta", default_theta);
-    *partial = tt_read_number(r, "partial_rotary_factor", default_partial);
     if (!d) return;
-    if (!json_is_object(d)) {
-        tt_read_fail(r, "key '%s' is %s; expected an object", d == scaling ? "rope_scaling" : "rope_parameters",
-                     tt_json_kind(d));
-        return;
-    }
     tt_config_reader inner = {d, r->where, json_object(), r->status};
     *theta = tt_read_number(&inner, "rope_theta", *theta);
     *partial = tt_read_number(&inner, "partial_rotary_factor", *partial);
@@ -124,11 +116,26 @@ void tt_read_rope(tt_config_reader *r, double default_theta, double default_part
     json_decref(inner.known);
 }
 
+void tt_read_rope(tt_config_reader *r, double default_theta, double default_partial, double *theta, double *partial)
+{
+    const json_t *scaling = ask(r, "rope_scaling"), *parameters = ask(r, "rope_parameters");
+    *theta = tt_read_number(r, "rope_theta", default_theta);
+    *partial = tt_read_number(r, "partial_rotary_factor", default_partial);
+    if (scaling && !json_is_object(scaling))
+        tt_read_fail(r, "key 'rope_scaling' is %s; expected an object", tt_json_kind(scaling));
+    if (parameters && !json_is_object(parameters))
+        tt_read_fail(r, "key 'rope_parameters' is %s; expected an object", tt_json_kind(parameters));
+    if (r->status == TT_OK) read_rope_object(r, json_object_size(scaling) > 0 ? scaling : parameters, theta, partial);
+    if (*partial >= 0 && *partial <= 1) return;
+    tt_read_fail(r, "partial_rotary_factor is %g; expected 0 to 1", *partial);
+    *partial = 0; /* families turn it into a number of dims */
+}
+
 /* --- keys that all families share ---------------------------------------------------------------------------- */
 
 static void read_token_ids(tt_config_reader *r, tt_model_config *c)
 {
-    c->pad_token = tt_read_int(r, "pad_token_id", -1);
+    c->pad_token = tt_max_i64(tt_read_int(r, "pad_token_id", -1), -1);
     c->bos_token = tt_read_int(r, "bos_token_id", -1);
     const json_t *eos = ask(r, "eos_token_id");
     if (eos && !json_is_array(eos)) {
@@ -153,7 +160,8 @@ static void read_dtype(tt_config_reader *r, tt_model_config *c)
     const json_t *old = ask(r, "torch_dtype");
     if (!v) v = old;
     c->dtype = TT_F32;
-    if (v && (!json_is_string(v) || !tt_dtype_from_config_name(json_string_value(v), &c->dtype)))
+    bool known = !v || (json_is_string(v) && tt_dtype_from_config_name(json_string_value(v), &c->dtype));
+    if (!known || (c->dtype != TT_F32 && c->dtype != TT_BF16 && c->dtype != TT_F16))
         tt_read_fail(r, "dtype %s is not supported; use float32, bfloat16 or float16",
                      json_is_string(v) ? json_string_value(v) : tt_json_kind(v));
 }
@@ -191,12 +199,15 @@ static void positive(tt_config_reader *r, const char *key, int64_t value, int64_
         tt_read_fail(r, "key '%s' is %lld; expected 1 to %lld", key, (long long)value, (long long)most);
 }
 
-static void check(tt_config_reader *r, tt_model_config *c)
+/* Experts of all layers and layers: bounds on the table of parameters, which is built before any file is looked at. */
+#define MOST_EXPERTS (1 << 20)
+#define MOST_LAYERS  (1 << 16)
+
+static void check(tt_config_reader *r, const tt_family *family, tt_model_config *c)
 {
-    const int64_t most = (int64_t)1 << 31; /* keeps every product below 2^62 + 2^62 */
+    const int64_t most = (int64_t)1 << 31; /* beyond any model; tt_params_add refuses products that do not fit */
     positive(r, "vocab_size", c->vocab_size, most - 1);
     positive(r, "hidden_size", c->hidden_size, most);
-    positive(r, "num_hidden_layers", c->num_layers, 1 << 20);
     positive(r, "num_attention_heads", c->num_heads, 1 << 20);
     positive(r, "num_key_value_heads", c->num_kv_heads, c->num_heads);
     positive(r, "head_dim", c->head_dim, 1 << 20);
@@ -209,7 +220,6 @@ static void check(tt_config_reader *r, tt_model_config *c)
                      (long long)c->rotary_dim, (long long)c->head_dim);
     if (!(c->rope_theta > 0)) tt_read_fail(r, "rope_theta is %g; expected a positive number", c->rope_theta);
     if (!(c->norm_eps >= 0)) tt_read_fail(r, "rms_norm_eps is %g; expected a number >= 0", c->norm_eps);
-    if (c->clip_qkv < 0) tt_read_fail(r, "clip_qkv is %g; expected null or a positive number", c->clip_qkv);
     bool any_moe = false, any_dense = false;
     for (int64_t i = 0; i < c->num_layers; i++) *(c->is_moe[i] ? &any_moe : &any_dense) = true;
     if (any_dense) positive(r, "intermediate_size", c->dense_width, most);
@@ -217,10 +227,13 @@ static void check(tt_config_reader *r, tt_model_config *c)
         c->num_experts = 0;
         return;
     }
-    positive(r, "number of experts", c->num_experts, 1 << 20);
+    positive(r, family->experts_key, c->num_experts, 1 << 20);
+    if (r->status == TT_OK && c->num_layers * c->num_experts > MOST_EXPERTS)
+        tt_read_fail(r, "%lld layers of %lld experts are more than %d matrices can describe", (long long)c->num_layers,
+                     (long long)c->num_experts, 3 * MOST_EXPERTS);
     positive(r, "num_experts_per_tok", c->experts_per_token, c->num_experts);
-    positive(r, "width of an expert", c->expert_width, most);
-    if (c->shared_width < 0) tt_read_fail(r, "n_shared_experts is negative");
+    positive(r, family->expert_width_key, c->expert_width, most);
+    if (c->shared_width < 0 || c->shared_width > most) tt_read_fail(r, "n_shared_experts is negative or too large");
     if (r->status != TT_OK || c->router != TT_ROUTER_SIGMOID) return;
     if (c->expert_groups < 1 || c->num_experts % c->expert_groups || c->kept_groups < 1 ||
         c->kept_groups > c->expert_groups)
@@ -272,13 +285,13 @@ tt_status tt_model_config_read(json_t *object, const char *where, tt_model_confi
     c->expert_groups = c->kept_groups = 1;
     c->gate_scale = 1;
     read_common(&r, c);
-    if (r.status == TT_OK) positive(&r, "num_hidden_layers", c->num_layers, 1 << 20);
+    if (r.status == TT_OK) positive(&r, "num_hidden_layers", c->num_layers, MOST_LAYERS);
     if (r.status == TT_OK) {
         c->is_moe = calloc((size_t)c->num_layers, sizeof *c->is_moe);
         if (!c->is_moe) r.status = tt_error_set(TT_ENOMEM, "%s: out of memory", where);
     }
     if (r.status == TT_OK) family->read(&r, c);
-    if (r.status == TT_OK) check(&r, c);
+    if (r.status == TT_OK) check(&r, family, c);
     if (r.status == TT_OK) warn_unknown(&r);
     json_decref(r.known);
     if (r.status != TT_OK) tt_model_config_free(c);

@@ -87,7 +87,7 @@ void tt_read_fail(tt_config_reader *r, const char *format, ...) __attribute__((f
 /* One entry per family; src/model/config.c lists them. */
 typedef struct tt_family {
     const char *model_type;
-    const char *architecture;
+    const char *experts_key, *expert_width_key; /* for messages */
     void (*read)(tt_config_reader *r, tt_model_config *c);
 } tt_family;
 extern const tt_family tt_family_olmoe, tt_family_qwen3_moe, tt_family_glm4_moe;

@@ -1,5 +1,6 @@
 /* glm4_moe - GLM-4.5, 4.6, 4.7: the first layers are dense, sigmoid router whose correction bias chooses but does not
  * weigh, shared experts beside the routed ones, rotation of a part of each head. docs/model.md section "glm4_moe". */
+#include "base/checked.h"
 #include "model/config.h"
 
 static void read(tt_config_reader *r, tt_model_config *c)
@@ -20,8 +21,7 @@ static void read(tt_config_reader *r, tt_model_config *c)
     c->kept_groups = tt_read_int(r, "topk_group", 1);
     c->gate_scale = tt_read_number(r, "routed_scaling_factor", 1);
     c->expert_width = tt_read_int(r, "moe_intermediate_size", 1408);
-    c->shared_width = tt_read_int(r, "n_shared_experts", 1);
-    if (c->shared_width > 0 && c->expert_width > 0 && c->shared_width < ((int64_t)1 << 20)) c->shared_width *= c->expert_width;
+    if (!tt_mul_i64(tt_read_int(r, "n_shared_experts", 1), c->expert_width, &c->shared_width)) c->shared_width = INT64_MAX;
     c->dense_width = tt_read_int(r, "intermediate_size", 10944);
     int64_t dense = tt_read_int(r, "first_k_dense_replace", 1);
     for (int64_t i = 0; i < c->num_layers; i++) c->is_moe[i] = i >= dense;
@@ -32,4 +32,4 @@ static void read(tt_config_reader *r, tt_model_config *c)
                                              "moe_layer_freq", NULL});
 }
 
-const tt_family tt_family_glm4_moe = {"glm4_moe", "Glm4MoeForCausalLM", read};
+const tt_family tt_family_glm4_moe = {"glm4_moe", "n_routed_experts", "moe_intermediate_size", read};

@@ -2,6 +2,8 @@
  * clamping of q, k and v. docs/model.md section "olmoe". */
 #include "model/config.h"
 
+#include <math.h>
+
 static void read(tt_config_reader *r, tt_model_config *c)
 {
     double partial;
@@ -19,7 +21,9 @@ static void read(tt_config_reader *r, tt_model_config *c)
     c->norm_eps = tt_read_number(r, "rms_norm_eps", 1e-5);
     c->qkv_bias = c->o_bias = tt_read_bool(r, "attention_bias", false);
     c->qk_norm = TT_QK_NORM_WIDE;
-    c->clip_qkv = tt_read_number(r, "clip_qkv", 0);
+    c->clip_qkv = tt_read_number(r, "clip_qkv", INFINITY);
+    if (!(c->clip_qkv > 0)) tt_read_fail(r, "clip_qkv is %g; expected null or a positive number", c->clip_qkv);
+    if (isinf(c->clip_qkv)) c->clip_qkv = 0;
     c->router = TT_ROUTER_SOFTMAX;
     c->num_experts = tt_read_int_alias(r, "num_experts", "num_local_experts", 64);
     c->experts_per_token = tt_read_int(r, "num_experts_per_tok", 8);
@@ -30,4 +34,4 @@ static void read(tt_config_reader *r, tt_model_config *c)
     for (int64_t i = 0; i < c->num_layers; i++) c->is_moe[i] = true;
 }
 
-const tt_family tt_family_olmoe = {"olmoe", "OlmoeForCausalLM", read};
+const tt_family tt_family_olmoe = {"olmoe", "num_experts", "intermediate_size", read};

@@ -32,6 +32,8 @@ static void read_window(tt_config_reader *r, tt_model_config *c)
     if (use && window < 0) tt_read_fail(r, "key 'sliding_window' is %lld", (long long)window);
     c->window = use ? window : 0;
     const json_t *types = json_object_get(r->object, "layer_types");
+    if (types && !json_is_null(types) && (int64_t)json_array_size(types) != c->num_layers)
+        tt_read_fail(r, "key 'layer_types' is no list of %lld layers", (long long)c->num_layers);
     const char *expected = c->window ? "sliding_attention" : "full_attention";
     for (size_t i = 0; i < json_array_size(types); i++) {
         const char *type = json_string_value(json_array_get(types, i));
@@ -63,4 +65,4 @@ static void read(tt_config_reader *r, tt_model_config *c)
     read_window(r, c);
 }
 
-const tt_family tt_family_qwen3_moe = {"qwen3_moe", "Qwen3MoeForCausalLM", read};
+const tt_family tt_family_qwen3_moe = {"qwen3_moe", "num_experts", "moe_intermediate_size", read};

@@ -100,6 +100,7 @@ tt_status tt_model_table_build(const tt_model_config *c, tt_model_table *t)
 {
     *t = (tt_model_table){0};
     builder b = {&t->params, TT_OK, ""};
+    int64_t total = 0;
     t->layers = calloc((size_t)c->num_layers, sizeof *t->layers);
     TT_CHECK(t->layers, TT_ENOMEM, "out of memory for %lld layers", (long long)c->num_layers);
     t->params.num_experts = c->num_experts;
@@ -115,6 +116,10 @@ tt_status tt_model_table_build(const tt_model_config *c, tt_model_table *t)
     for (int64_t i = 0; i < t->params.num; i++) {
         tt_param *p = &t->params.at[i];
         p->stored = p->trained ? c->dtype : TT_F32;
+        /* Bytes per parameter and padding fit above. */
+        if (b.status == TT_OK && (!tt_add_i64(total, p->count, &total) || total > INT64_MAX / 64))
+            b.status = tt_error_set(TT_ECONFIG, "the model would have more parameters than can be counted; see the sizes in "
+                                                "config.json");
     }
     if (b.status != TT_OK) tt_model_table_free(t);
     return b.status;

@@ -237,6 +237,8 @@ static tt_status plan_round(const tt_mesh *mesh, tt_kernel *k, tt_arena *keep, c
         round->R += round->recv_rows[p] = theirs[2 * p];
         round->P += round->recv_pairs[p] = theirs[2 * p + 1];
     }
+    TT_CHECK(round->R <= INT32_MAX && round->P <= INT32_MAX, TT_ECONFIG,
+             "an exchange brings %lld rows to this rank; lower per_device_train_batch_size", (long long)round->R);
     TT_TRY(exchange_pairs(mesh, k, k->scratch, r, s, q, per, round, &row_pairs, &pair_expert, &arrived_gate));
     TT_TRY(plan_pairs(k, keep, k->scratch, r, round, row_pairs, pair_expert, arrived_gate));
     tt_arena_restore(k->scratch, mark);

@@ -72,8 +72,8 @@ typedef struct tt_routing {
  * Collective over the mesh's ep group. Reads ids on the host: the one place where a device would have to wait. */
 tt_status tt_dispatch_plan(const tt_mesh *mesh, tt_kernel *k, tt_arena *keep, int64_t booked, tt_routing *r);
 
-/* tt_dispatch_rows - rows of x [T,D] to the owners of the round: *out is [R,D] of x's type, from `work`, or x itself in an
- * ep group of one. `name` is the operation's name for counting. Collective over the ep group. */
+/* tt_dispatch_rows - rows of x [T,D] to the owners of the round: *out is [R,D] of x's type, from `work`, or a view of x
+ * where no row travels (an ep group of one, allreduce). `name` is the operation's name for counting. Collective over the ep group. */
 tt_status tt_dispatch_rows(const tt_mesh *mesh, tt_kernel *k, tt_arena *work, const tt_routing *r, int round,
                            const char *name, tt_mat x_TD, tt_mat *out_RD);
 

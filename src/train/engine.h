@@ -34,7 +34,7 @@ typedef struct tt_engine {
     tt_load_report load;
 } tt_engine;
 
-/* tt_engine_check_mesh - tt_mesh_resolve for this model, and what of it the engine can run. Pure. TT_ECONFIG. */
+/* tt_engine_check_mesh - tt_mesh_resolve for this model. Pure. TT_ECONFIG. */
 tt_status tt_engine_check_mesh(tt_mesh_sizes *sizes, int world_size, const tt_model_config *config);
 
 /* tt_engine_open - collective over comm's world; all ranks return the same status. On failure *e is empty. */

@@ -33,6 +33,7 @@ typedef struct job {
     int64_t num_micros;
     tt_metrics metrics;
     tt_statistics statistics;
+    int64_t most_tokens;   /* of this rank's micro-steps so far, -1 before the first */
     tt_sft_report *report;
 } job;
 
@@ -121,7 +122,7 @@ static tt_status prepare(job *j)
     int64_t warmup = tt_schedule_warmup(c->warmup_steps, j->steps.total);
     TT_TRY(tt_schedule_init(&j->schedule, c->lr_scheduler_type, c->lr_scheduler_kwargs, c->learning_rate, j->steps.total,
                             warmup));
-    j->order_epoch = -1;
+    j->order_epoch = j->most_tokens = -1;
     j->order = malloc((size_t)j->steps.rows * sizeof *j->order);
     j->positions = malloc((size_t)j->steps.batch * sizeof *j->positions);
     j->num_micros = tt_min_i64(j->steps.accumulation, j->steps.micro_batches);
@@ -237,9 +238,12 @@ static void tell(job *j, int64_t done, const tt_step_options *o, const tt_step_r
     j->hooks->progress(j->hooks->user, &p);
 }
 
-/* Terms for the largest micro-step so far: what the plan predicts is compared with what was measured at the end. */
+/* Terms for the largest micro-step so far: what the plan predicts is compared with what was measured at the end. Walks the
+ * table and allocates, so only where a micro-step is larger than all before it. */
 static tt_status plan_memory(job *j, const tt_batch *b)
 {
+    if (b->T <= j->most_tokens) return TT_OK;
+    j->most_tokens = b->T;
     tt_memory_shape shape = {
         .mesh = {j->engine.mesh->fsdp_size, j->engine.mesh->tp_size, j->engine.mesh->ep_size, j->engine.mesh->dispatch},
         .world_size = j->engine.mesh->world_size,
@@ -253,7 +257,7 @@ static tt_status plan_memory(job *j, const tt_batch *b)
     };
     tt_memory plan;
     TT_TRY(tt_memory_plan(&j->engine.config, &j->engine.table, &shape, &plan));
-    if (plan.total > j->report->planned.total) j->report->planned = plan;
+    j->report->planned = plan;
     return TT_OK;
 }
 
@@ -265,7 +269,7 @@ static tt_status one_step(job *j, int64_t step, double start, int64_t *samples)
     for (int64_t i = 0; i < span.count && status == TT_OK; i++) {
         status = fill_micro(j, span.first + i, &j->micros[i]);
         if (status == TT_OK) status = plan_memory(j, &j->micros[i]);
-        for (int64_t d = 0; d < j->micros[i].docs.num; d++) (*samples)++;
+        if (j->engine.mesh->tp_rank == 0) *samples += j->micros[i].docs.num; /* ranks that share a batch count once */
     }
     TT_TRY(status);
     tt_step_options o = step_options(j, step, span.count);

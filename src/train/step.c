@@ -135,8 +135,9 @@ static tt_status report_nonfinite(tt_model *m, const tt_step_options *o, const t
                                   tt_shards_params(m->shards)->at[pieces[i].param].name);
     }
     TT_TRY(tt_agree(m->mesh->world, "nonfinite", status));
-    return tt_error_set(TT_ENONFINITE, "step %lld: loss %g with finite gradients (norm %g)", (long long)o->step, r->loss,
-                        r->grad_norm);
+    status = tt_error_set(TT_ENONFINITE, "step %lld: loss %g with finite gradients (norm %g)", (long long)o->step, r->loss,
+                          r->grad_norm);
+    return tt_agree(m->mesh->world, "nonfinite", status);
 }
 
 tt_status tt_train_step(tt_model *m, const tt_batch *micros, int num, const tt_step_options *o,

@@ -31,7 +31,12 @@ tt_status tt_trainer_open(tt_comm *comm, const tt_trainer_options *options, tt_t
         .with_moments = !options->sgd,
     };
     tt_status status = tt_engine_open(comm, &e, &t->engine);
+    if (status == TT_OK && options->balance != 0 && !t->engine.config.has_balance_loss)
+        status = tt_agree(tt_comm_world(comm), "options",
+                          tt_error_set(TT_ECONFIG, "tt_trainer_options.balance is %g, but models of family %s have no "
+                                       "balance loss; set 0", options->balance, t->engine.config.family));
     if (status != TT_OK) {
+        tt_engine_close(&t->engine);
         free(t);
         return status;
     }

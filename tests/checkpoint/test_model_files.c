@@ -184,7 +184,13 @@ static void configurations_that_cannot_be_honoured(void **state)
         {"rope_parameters", "{\"rope_type\":\"default\",\"rope_theta\":10000.0,\"factor\":2}", "unknown rotary parameter 'factor'"},
         {"hidden_size", "\"32\"", "key 'hidden_size' is string"},
         {"hidden_size", "-32", "key 'hidden_size' is -32"},
-        {"num_experts", "0", "number of experts"},
+        {"num_experts", "0", "key 'num_experts' is 0"},
+        {"num_experts", "1000000", "2 layers of 1000000 experts"},
+        {"intermediate_size", "0", "key 'intermediate_size' is 0"},
+        {"clip_qkv", "0", "clip_qkv is 0"},
+        {"rope_scaling", "\"yarn\"", "key 'rope_scaling' is string"},
+        {"partial_rotary_factor", "1e300", "partial_rotary_factor is 1e+300"},
+        {"partial_rotary_factor", "-0.5", "partial_rotary_factor is -0.5"},
         {"num_experts_per_tok", "9", "num_experts_per_tok"},
         {"num_key_value_heads", "3", "num_key_value_heads"},
         {"head_dim", "16", "head_dim must be hidden_size / num_attention_heads"},
@@ -194,6 +200,8 @@ static void configurations_that_cannot_be_honoured(void **state)
         {"pad_token_id", "96", "pad_token_id 96"},
         {"quantization_config", "{\"quant_method\":\"fp8\"}", "quantization_config"},
         {"dtype", "\"int4\"", "dtype int4 is not supported"},
+        {"dtype", "\"float8_e4m3fn\"", "dtype float8_e4m3fn is not supported"},
+        {"dtype", "\"float64\"", "dtype float64 is not supported"},
         {"num_hidden_layers", "3", "'model.layers.2.input_layernorm.weight' is missing"},
         {"num_hidden_layers", "1", "model.layers.1."},
         {"tie_word_embeddings", "true", "differs from 'model.embed_tokens.weight'"},
@@ -210,6 +218,51 @@ static void configurations_that_cannot_be_honoured(void **state)
     change_config(folder, "vocab_size", NULL);
     job j = {.from = folder, .to = "build/never", .ep = 1, .resident = TT_F32};
     assert_error(tt_comm_run_threads(1, load_and_save, &j), TT_EFORMAT, "key 'vocab_size' is missing");
+}
+
+/* Keys of the other families, and sizes whose products do not fit. Nothing but the configuration is read. */
+static void configurations_of_other_families(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model, *key, *value, *message;
+    } cases[] = {
+        {"Q1", "layer_types", "\"full_attention\"", "'layer_types' is no list of 3 layers"},
+        {"Q1", "layer_types", "[\"full_attention\"]", "'layer_types' is no list of 3 layers"},
+        {"Q1", "layer_types", "[\"full_attention\",\"full_attention\",\"sliding_attention\"]", "for layer 2"},
+        {"Q1", "moe_intermediate_size", "-1", "key 'moe_intermediate_size' is -1"},
+        {"Q1", "decoder_sparse_step", "0", "key 'decoder_sparse_step' is 0"},
+        {"G1", "n_routed_experts", "-8", "key 'n_routed_experts' is -8"},
+        {"G1", "n_shared_experts", "9223372036854775807", "n_shared_experts is negative or too large"},
+        {"G1", "n_shared_experts", "2000000000", "n_shared_experts is negative or too large"},
+        {"G1", "moe_intermediate_size", "9223372036854775807", "key 'moe_intermediate_size' is 9223372036854775807"},
+        {"G1", "scoring_func", "\"softmax\"", "key 'scoring_func' is \"softmax\""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char path[200];
+        json_t *object;
+        tt_model_config c;
+        snprintf(path, sizeof path, "tests/fixtures/%s/model/config.json", cases[i].model);
+        assert_ok(tt_json_load(path, 1 << 20, &object));
+        json_object_set_new(object, cases[i].key, json_loads(cases[i].value, JSON_DECODE_ANY, NULL));
+        assert_error(tt_model_config_read(object, path, &c), TT_EFORMAT, cases[i].message);
+        json_decref(object);
+    }
+}
+
+static void models_beyond_counting_are_refused(void **state)
+{
+    (void)state;
+    json_t *object;
+    tt_model_config c;
+    tt_model_table t;
+    assert_ok(tt_json_load("tests/fixtures/Q1/model/config.json", 1 << 20, &object));
+    json_object_set_new(object, "hidden_size", json_integer((int64_t)1 << 30));
+    json_object_set_new(object, "moe_intermediate_size", json_integer((int64_t)1 << 28));
+    assert_ok(tt_model_config_read(object, "config.json", &c));
+    assert_error(tt_model_table_build(&c, &t), TT_ECONFIG, "more parameters than can be counted");
+    tt_model_config_free(&c);
+    json_decref(object);
 }
 
 /* --- random weights ------------------------------------------------------------------------------------------ */
@@ -270,6 +323,8 @@ int main(void)
         cmocka_unit_test(a_model_is_not_replaced_unasked),
         cmocka_unit_test(what_does_not_fit_is_named),
         cmocka_unit_test(configurations_that_cannot_be_honoured),
+        cmocka_unit_test(configurations_of_other_families),
+        cmocka_unit_test(models_beyond_counting_are_refused),
         cmocka_unit_test(random_weights_do_not_depend_on_the_mesh),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

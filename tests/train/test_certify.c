@@ -195,6 +195,29 @@ static void no_targets_is_refused(void **state)
     assert_error(tt_comm_run_threads(2, rank_main, &j), TT_EDATA, "no supervised target");
 }
 
+static void segments_must_fit_the_positions(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        bool good;
+    } cases[] = {
+        {"{\"input_ids\":[[1,2,3]],\"segment_ids\":[[0,0,0]]}", true},
+        {"{\"input_ids\":[[1,2,3]],\"segment_ids\":[[0,1,1]],\"position_ids\":[[0,0,1]]}", true},
+        {"{\"input_ids\":[[1,2,3]],\"segment_ids\":[[0,0,-1]],\"attention_mask\":[[1,1,0]]}", true},
+        {"{\"input_ids\":[[1,2,3]],\"segment_ids\":[[0,1,1]]}", false},
+        {"{\"input_ids\":[[1,2,3]],\"segment_ids\":[[0,0,0]],\"position_ids\":[[0,0,1]]}", false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tt_batch_file f;
+        json_t *object = json_loads(cases[i].text, 0, NULL);
+        if (cases[i].good) assert_ok(tt_batch_file_read(object, "batch", &f));
+        else assert_error(tt_batch_file_read(object, "batch", &f), TT_EDATA, "row 0, column 1: 'segment_ids'");
+        tt_batch_file_free(&f);
+        json_decref(object);
+    }
+}
+
 /* Before the model is run, not after. */
 static void output_names_are_checked_first(void **state)
 {
@@ -210,6 +233,7 @@ int main(void)
         cmocka_unit_test(outputs_are_the_fixtures),
         cmocka_unit_test(wrong_choices_are_seen),
         cmocka_unit_test(no_targets_is_refused),
+        cmocka_unit_test(segments_must_fit_the_positions),
         cmocka_unit_test(output_names_are_checked_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,63 @@
+/* The public trainer on ranks that are threads: steps lower the loss, and options that cannot be are refused at once. */
+#include "support/test.h"
+
+#include "tartan/trainer.h"
+
+#include <stddef.h>
+
+typedef struct job {
+    const char *model;
+    double balance;
+    tt_trainer_result first, last; /* of rank 0 */
+} job;
+
+static tt_status rank_main(tt_comm *comm, void *arg)
+{
+    job *j = arg;
+    tt_trainer *trainer;
+    tt_trainer_options o = TT_TRAINER_OPTIONS;
+    tt_comm_set_timeout(comm, 60);
+    o.model = j->model;
+    o.balance = j->balance;
+    o.threads = 1;
+    TT_TRY(tt_trainer_open(comm, &o, &trainer));
+    int32_t ids[] = {3, 9, 27, 81, 51, 61, 91, 85};
+    tt_trainer_row row = {8, ids, NULL};
+    tt_trainer_micro micros[] = {{1, &row}, {tt_comm_rank(comm) == 0, &row}}; /* one rank without rows */
+    tt_status status = TT_OK;
+    for (int i = 0; i < 4 && status == TT_OK; i++) {
+        tt_trainer_result r;
+        status = tt_trainer_step(trainer, micros, 2, 1e-2, &r);
+        if (tt_comm_rank(comm) == 0) *(i ? &j->last : &j->first) = r;
+    }
+    tt_trainer_close(&trainer);
+    return status;
+}
+
+static void steps_lower_the_loss(void **state)
+{
+    (void)state;
+    job j = {.model = "tests/fixtures/O1/model", .balance = 0.01};
+    assert_ok(tt_comm_run_threads(2, rank_main, &j));
+    assert_int_equal(j.first.tokens, 24);
+    assert_int_equal(j.first.targets, 21);
+    if (!(j.last.loss < j.first.loss)) fail_msg("loss %g, then %g", j.first.loss, j.last.loss);
+}
+
+static void options_that_cannot_be_are_refused(void **state)
+{
+    (void)state;
+    job j = {.model = "tests/fixtures/G1/model", .balance = 0.01};
+    assert_error(tt_comm_run_threads(2, rank_main, &j), TT_ECONFIG, "no balance loss; set 0");
+    j = (job){.model = "tests/fixtures/none"};
+    assert_error(tt_comm_run_threads(2, rank_main, &j), TT_EIO, "tests/fixtures/none/config.json");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(steps_lower_the_loss),
+        cmocka_unit_test(options_that_cannot_be_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
