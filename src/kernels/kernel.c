@@ -5,10 +5,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-const tt_ops *tt_ops_default(void)
+tt_status tt_ops_default(const tt_ops **out)
 {
+    static const tt_ops *const tables[] = {&tt_ops_cpu, &tt_ops_onednn, &tt_ops_ref};
     const char *wanted = getenv("TARTAN_KERNELS");
-    return wanted && strcmp(wanted, "ref") == 0 ? &tt_ops_ref : &tt_ops_cpu;
+    *out = &tt_ops_cpu;
+    if (!wanted || !*wanted) return TT_OK;
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+        if (strcmp(wanted, tables[i]->name) == 0) {
+            *out = tables[i];
+            return TT_OK;
+        }
+    return tt_error_set(TT_ECONFIG, "TARTAN_KERNELS is \"%s\"; it may be cpu, onednn or ref, or not be set", wanted);
 }
 
 tt_status tt_kernel_create(const tt_ops *ops, int threads, tt_kernel **out)

@@ -6,6 +6,8 @@
  *                   evaluations of a model lie (certify's yardstick).
  *   tt_ops_cpu      OpenMP, SIMD chosen at run time. Entries it does not override are ref's. The table is made when
  *                   a context is opened: calls go through k->ops.
+ *   tt_ops_onednn   tt_ops_cpu with the matrix products of the library oneDNN: to hold the own ones against, and for
+ *                   machines where it is faster (bench/bench_kernels.c shows both side by side).
  *
  * Nothing above src/kernels reads or writes an element, so a device backend fits behind this table.
  *
@@ -44,11 +46,11 @@ typedef struct tt_kernel {
 tt_status tt_kernel_create(const tt_ops *ops, int threads, tt_kernel **out);
 void tt_kernel_destroy(tt_kernel **k);
 
-extern const tt_ops tt_ops_ref, tt_ops_ref_f64, tt_ops_alt, tt_ops_cpu;
+extern const tt_ops tt_ops_ref, tt_ops_ref_f64, tt_ops_alt, tt_ops_cpu, tt_ops_onednn;
 
-/* tt_ops_default - tt_ops_cpu, or tt_ops_ref when the environment variable TARTAN_KERNELS is "ref" (to see whether a
- * kernel is to blame). */
-const tt_ops *tt_ops_default(void);
+/* tt_ops_default - tt_ops_cpu, or what the environment variable TARTAN_KERNELS names: cpu, onednn, or ref (to see
+ * whether a kernel is to blame). TT_ECONFIG for another value. */
+tt_status tt_ops_default(const tt_ops **out);
 
 /* A weight [N,K] in compute type as products use it, with optional prepacked copies in a layout of the backend's.
  * Packing once serves all products until the weight changes. NULL: the product reads w itself. */
@@ -105,7 +107,7 @@ struct tt_ops {
 
     /* --- products ------------------------------------------------------------------------------------------------ */
 
-    /* pack_bytes - bytes of the packed copy of a weight for one side, 0 when the backend reads w itself.
+    /* pack_bytes - bytes of the packed copy of a weight for one side, 0 when the backend reads w itself (packed stays NULL).
      * pack - fill it. FORWARD serves linear, BACKWARD serves linear_dx (and their grouped forms). */
     size_t (*pack_bytes)(const tt_kernel *k, int64_t N, int64_t K, tt_dtype type, tt_pack_side side);
     tt_status (*pack)(tt_kernel *k, tt_mat w_NK, tt_pack_side side, void *packed);

@@ -151,7 +151,6 @@ static tt_status open_model(job *j)
     tt_engine_options o = {
         .folder = c->model_name_or_path,
         .mesh = tt_config_mesh_sizes(c),
-        .ops = tt_ops_default(),
         .resident = resident_type(c),
         .compute = compute_type(c),
         .moments = c->optim_state_dtype == TT_STATE_DTYPE_BFLOAT16 ? TT_BF16 : TT_F32,
@@ -159,6 +158,7 @@ static tt_status open_model(job *j)
         .train = true,
         .with_moments = c->optim != TT_OPTIMIZER_SGD,
     };
+    TT_TRY(tt_ops_default(&o.ops));
     TT_TRY(tt_engine_open(j->comm, &o, &j->engine));
     j->engine.model.recompute = c->gradient_checkpointing;
     return tt_agree(tt_comm_world(j->comm), "statistics", tt_statistics_begin(&j->statistics, &j->engine.model));

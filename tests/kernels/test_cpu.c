@@ -113,42 +113,6 @@ static void run(kernel_rig *r)
 
 /* --- against the reference ----------------------------------------------------------------------- */
 
-static double largest(tt_mat m)
-{
-    double size = 0;
-    for (int64_t i = 0; i < m.rows; i++)
-        for (int64_t j = 0; j < m.cols; j++) size = fmax(size, fabs(kernel_get(m, i, j)));
-    return size;
-}
-
-/* A float sum of n terms lies within n eps/2 sum |terms| of the sum in double. Measured against the largest
- * element of the tensor, since what cancels in one does not in another; 8 more for the functions in it. The
- * gradient of attention is made of differences dp - <dO, O> between numbers of about 1, which may cancel
- * everywhere (a window of one). An element of BF16 may round the other way besides: one place, at most 2^-7
- * of it. */
-static void compare(const kernel_rig *got, tt_mat x, tt_mat y, const char *isa, const char *what, int i)
-{
-    double eps = FLT_EPSILON * (double)(got->c->terms + 8) + (x.dtype == TT_BF16 ? 0x1p-7 : 0);
-    double tolerance = eps * fmax(largest(y), strncmp(got->c->name, "attention", 9) == 0 ? 1 : 1e-3);
-    for (int64_t row = 0; row < x.rows; row++)
-        for (int64_t col = 0; col < x.cols; col++) {
-            double p = kernel_get(x, row, col), q = kernel_get(y, row, col);
-            if (!(fabs(p - q) <= tolerance))
-                fail_msg("%s (%lld, %lld, %lld), %s, %s, %d threads: %s %d at [%lld,%lld] is %.9g, not %.9g "
-                         "(tolerance %.2g)",
-                         got->c->name, (long long)got->c->size[0], (long long)got->c->size[1],
-                         (long long)got->c->size[2], isa, tt_dtype_name(got->compute), got->k->threads, what,
-                         i, (long long)row, (long long)col, p, q, tolerance);
-        }
-}
-
-static void compare_all(const kernel_rig *got, const kernel_rig *expected, const char *isa)
-{
-    for (int i = 0; i < got->num_out; i++) compare(got, got->out[i], expected->out[i], isa, "output", i);
-    for (int i = 0; i < got->num_in; i++)
-        if (got->din[i].data) compare(got, got->din[i], expected->din[i], isa, "gradient", i);
-}
-
 static void every_op_matches_the_reference(void **state)
 {
     (void)state;
@@ -162,24 +126,15 @@ static void every_op_matches_the_reference(void **state)
             for (int level = 0; level < levels; level++) {
                 kernel_rig *got = rig_of(&c, level, types[t], 1 + level % 3);
                 run(got);
-                compare_all(got, expected, level_names[level]);
+                kernel_rig_compare(got, expected, level_names[level]);
                 kernel_rig_destroy(&got);
             }
             kernel_rig_destroy(&expected);
         }
-    print_message("# %d cases, %d instruction sets, 2 types of operands\n", num_kernel_cases + NUM_LARGER,
-                  levels);
+    print_message("# %d cases, %d instruction sets, 2 types of operands\n", num_kernel_cases + NUM_LARGER, levels);
 }
 
 /* --- bits ---------------------------------------------------------------------------------------- */
-
-static void expect_same_bits(tt_mat a, tt_mat b, const kernel_case *c, const char *what)
-{
-    for (int64_t i = 0; i < a.rows; i++)
-        if (memcmp(tt_mat_row(a, i), tt_mat_row(b, i), (size_t)a.cols * tt_dtype_size(a.dtype)) != 0)
-            fail_msg("%s (%lld, %lld, %lld): %s: row %lld differs", c->name, (long long)c->size[0],
-                     (long long)c->size[1], (long long)c->size[2], what, (long long)i);
-}
 
 /* The same call twice, the second time through memory that was used before: the same bits. Another number of
  * threads: also, which is more than ops.h asks for; only the backward pass of attention, which may cut a
@@ -198,14 +153,13 @@ static void bits_are_those_of_one_thread(void **state)
         for (int n = 0; n < 4; n++) {
             again->k->threads = threads[n];
             run(again);
-            for (int o = 0; o < again->num_out; o++)
-                expect_same_bits(again->out[o], first->out[o], &c, "output");
+            for (int o = 0; o < again->num_out; o++) kernel_same_bits(again->out[o], first->out[o], &c, "output");
             if (attention && n > 0 && threads[n] != threads[n - 1]) {
                 first->k->threads = threads[n];
                 run(first);
             }
             for (int o = 0; o < again->num_in; o++)
-                if (again->din[o].data) expect_same_bits(again->din[o], first->din[o], &c, "gradient");
+                if (again->din[o].data) kernel_same_bits(again->din[o], first->din[o], &c, "gradient");
         }
         kernel_rig_destroy(&first);
         kernel_rig_destroy(&again);
@@ -257,13 +211,13 @@ static void packing_and_position_change_no_bit(void **state)
                 for (int side = 0; side < TT_NUM_PACK_SIDES; side++)
                     w.packed[side] = packed_copy(r, w.w, (tt_pack_side)side);
                 assert_ok(r->k->ops->linear(r->k, x, &w, b, false, z));
-                expect_same_bits(y, z, r->c, "packed weight");
+                kernel_same_bits(y, z, r->c, "packed weight");
                 for (int64_t i = 0; i < T; i += 37) {
                     tt_mat row = tt_mat_rows(z, i, i + 1);
                     kernel_set_all(row, (double)NAN);
                     assert_ok(r->k->ops->linear(r->k, tt_mat_rows(x, i, i + 1), &w, b, false, row));
                 }
-                expect_same_bits(y, z, r->c, "a row alone");
+                kernel_same_bits(y, z, r->c, "a row alone");
                 kernel_rig_check_guards(r);
                 kernel_rig_destroy(&r);
             }
@@ -293,8 +247,7 @@ static void small_integers_are_exact(void **state)
                 double sum = 0;
                 for (int64_t j = 0; j < K; j++) sum += kernel_get(x, i, j) * kernel_get(w, n, j);
                 assert_close(kernel_get(y, i, n), sum, 0);
-                assert_close(kernel_get(z, i, n), (double)tt_bf16_to_f32(tt_f32_to_bf16((float)(sum + 2))),
-                             0);
+                assert_close(kernel_get(z, i, n), (double)tt_bf16_to_f32(tt_f32_to_bf16((float)(sum + 2))), 0);
             }
         kernel_rig_destroy(&r);
     }
@@ -313,8 +266,7 @@ static void exp_is_accurate(void **state)
         kernel_rig *r = rig(level, 1);
         tt_mat a = kernel_rig_mat(r, TT_F32, 1, N, false), one = kernel_rig_mat(r, TT_F32, 1, N, false);
         tt_mat h = kernel_rig_mat(r, TT_F32, 1, N, false);
-        for (int i = 0; i < N; i++)
-            ((float *)a.data)[i] = (float)(i - N / 2) * 0.0053f, ((float *)one.data)[i] = 1;
+        for (int i = 0; i < N; i++) ((float *)a.data)[i] = (float)(i - N / 2) * 0.0053f, ((float *)one.data)[i] = 1;
         ((float *)a.data)[0] = -INFINITY; /* a sum of NaN and 0 in the formula itself */
         ((float *)a.data)[1] = NAN;
         ((float *)a.data)[2] = -1e30f;

@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "base/rng.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,8 +81,8 @@ void kernel_rig_check_guards(const kernel_rig *r)
         for (int64_t row = 0; row < b->m.rows; row++)
             good = good && all_ones((unsigned char *)tt_mat_row(b->m, row) + (size_t)b->m.cols * size, gap);
         if (!good)
-            fail_msg("%s, %s: matrix %d [%lld,%lld] was written outside of its elements", r->c->name,
-                     r->k->ops->name, i, (long long)b->m.rows, (long long)b->m.cols);
+            fail_msg("%s, %s: matrix %d [%lld,%lld] was written outside of its elements", r->c->name, r->k->ops->name,
+                     i, (long long)b->m.rows, (long long)b->m.cols);
     }
 }
 
@@ -146,6 +147,51 @@ double kernel_rig_objective(const kernel_rig *r, double *magnitude)
                 *magnitude += fabs(term);
             }
     return sum;
+}
+
+/* --- comparison -------------------------------------------------------------------------------------------------- */
+
+static double largest(tt_mat m)
+{
+    double size = 0;
+    for (int64_t i = 0; i < m.rows; i++)
+        for (int64_t j = 0; j < m.cols; j++) size = fmax(size, fabs(kernel_get(m, i, j)));
+    return size;
+}
+
+/* A float sum of n terms lies within n eps/2 sum |terms| of the sum in double. Measured against the largest element
+ * of the tensor, since what cancels in one does not in another; 8 more for the functions in it. The gradient of
+ * attention is made of differences dp - <dO, O> between numbers of about 1, which may cancel everywhere (a window of
+ * one). An element of BF16 may round the other way besides: one place, at most 2^-7 of it. */
+static void compare(const kernel_rig *got, tt_mat x, tt_mat y, const char *who, const char *what, int i)
+{
+    double eps = FLT_EPSILON * (double)(got->c->terms + 8) + (x.dtype == TT_BF16 ? 0x1p-7 : 0);
+    double tolerance = eps * fmax(largest(y), strncmp(got->c->name, "attention", 9) == 0 ? 1 : 1e-3);
+    for (int64_t row = 0; row < x.rows; row++)
+        for (int64_t col = 0; col < x.cols; col++) {
+            double p = kernel_get(x, row, col), q = kernel_get(y, row, col);
+            if (!(fabs(p - q) <= tolerance))
+                fail_msg("%s (%lld, %lld, %lld), %s, %s, %d threads: %s %d at [%lld,%lld] is %.9g, not %.9g "
+                         "(tolerance %.2g)",
+                         got->c->name, (long long)got->c->size[0], (long long)got->c->size[1],
+                         (long long)got->c->size[2], who, tt_dtype_name(got->compute), got->k->threads, what, i,
+                         (long long)row, (long long)col, p, q, tolerance);
+        }
+}
+
+void kernel_rig_compare(const kernel_rig *got, const kernel_rig *expected, const char *what)
+{
+    for (int i = 0; i < got->num_out; i++) compare(got, got->out[i], expected->out[i], what, "output", i);
+    for (int i = 0; i < got->num_in; i++)
+        if (got->din[i].data) compare(got, got->din[i], expected->din[i], what, "gradient", i);
+}
+
+void kernel_same_bits(tt_mat a, tt_mat b, const kernel_case *c, const char *what)
+{
+    for (int64_t i = 0; i < a.rows; i++)
+        if (memcmp(tt_mat_row(a, i), tt_mat_row(b, i), (size_t)a.cols * tt_dtype_size(a.dtype)) != 0)
+            fail_msg("%s (%lld, %lld, %lld): %s: row %lld differs", c->name, (long long)c->size[0],
+                     (long long)c->size[1], (long long)c->size[2], what, (long long)i);
 }
 
 static bool has(const kernel_rig *r, int flag)
@@ -236,8 +282,7 @@ static void grouped_forward(kernel_rig *r)
 static void grouped_backward(kernel_rig *r)
 {
     int64_t G = r->c->size[3];
-    assert_ok(r->k->ops->grouped_dx(r->k, r->dout[0], r->weights, G, r->offset, has(r, CASE_ACCUMULATE),
-                                    r->din[0]));
+    assert_ok(r->k->ops->grouped_dx(r->k, r->dout[0], r->weights, G, r->offset, has(r, CASE_ACCUMULATE), r->din[0]));
     assert_ok(r->k->ops->grouped_dw(r->k, r->dout[0], r->in[0], G, r->offset, r->views));
 }
 
@@ -423,8 +468,7 @@ static void embed_build(kernel_rig *r)
     r->din[0] = empty(r, r->real, V, D);
     r->base[0] = 1;
     r->ids = bytes((size_t)T, sizeof *r->ids);
-    for (int64_t t = 0; t < T; t++)
-        r->ids[t] = (int32_t)((t * t + t / 2) % V); /* some rows often, some never */
+    for (int64_t t = 0; t < T; t++) r->ids[t] = (int32_t)((t * t + t / 2) % V); /* some rows often, some never */
 }
 
 static void embed_forward(kernel_rig *r)
@@ -622,8 +666,7 @@ static void attention_build(kernel_rig *r)
     offset[4] = T;
     /* Columns with holes: every third place of the row belongs to something else. */
     for (int64_t d = 0; d < 4; d++)
-        for (int64_t t = offset[d]; t < offset[d + 1]; t++)
-            column[t] = (int32_t)(2 + t + (t - offset[d]) / 2);
+        for (int64_t t = offset[d]; t < offset[d + 1]; t++) column[t] = (int32_t)(2 + t + (t - offset[d]) / 2);
     r->in[0] = normal(r, r->compute, T, s.heads * s.qk_dim);
     r->in[1] = normal(r, r->compute, T, s.kv_heads * s.qk_dim);
     r->in[2] = normal(r, r->compute, T, s.kv_heads * s.v_dim);
@@ -644,8 +687,8 @@ static void attention_forward(kernel_rig *r)
 static void attention_backward(kernel_rig *r)
 {
     tt_attention_shape s = attention_shape(r);
-    assert_ok(r->k->ops->attention_back(r->k, &s, &r->docs, r->dout[0], r->in[0], r->in[1], r->in[2],
-                                        r->out[0], r->out[1], r->din[0], r->din[1], r->din[2]));
+    assert_ok(r->k->ops->attention_back(r->k, &s, &r->docs, r->dout[0], r->in[0], r->in[1], r->in[2], r->out[0],
+                                        r->out[1], r->din[0], r->din[1], r->din[2]));
 }
 
 /* --- cross entropy: M, V ---------------------------------------------------------------------------------------- */

@@ -21,8 +21,7 @@ typedef struct kernel_rig {
     tt_mat in[CASE_MATS], din[CASE_MATS]; /* inputs and their gradients; din.data NULL: the op gives none */
     double base[CASE_MATS];               /* what din holds before backward, for ops that add; 0: NaN */
     int num_in;
-    tt_mat out[CASE_MATS],
-        dout[CASE_MATS]; /* outputs and the gradients given; dout.data NULL: not differentiated */
+    tt_mat out[CASE_MATS], dout[CASE_MATS]; /* outputs and the gradients given; dout.data NULL: not differentiated */
     int num_out;
     tt_mat extra[2]; /* tables */
     void *rstd;
@@ -71,6 +70,10 @@ void kernel_rig_backward(kernel_rig *r);
 double kernel_rig_objective(const kernel_rig *r, double *magnitude);
 /* Fails the test when anything outside of a matrix was written. */
 void kernel_rig_check_guards(const kernel_rig *r);
+
+/* All outputs and gradients of a case against the reference's, within rounding; `what` says who computed. */
+void kernel_rig_compare(const kernel_rig *got, const kernel_rig *expected, const char *what);
+void kernel_same_bits(tt_mat a, tt_mat b, const kernel_case *c, const char *what);
 
 /* Elements and matrices for tests of their own; matrices belong to the rig. */
 double kernel_get(tt_mat m, int64_t row, int64_t col);

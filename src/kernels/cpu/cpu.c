@@ -28,8 +28,7 @@ static tt_status choose_isa(tt_cpu_isa *out)
             if (i < *out) *out = i;
             return TT_OK;
         }
-    return tt_error_set(TT_ECONFIG, "TARTAN_ISA is \"%s\"; it may be avx512, avx2 or base, or not be set",
-                        cap);
+    return tt_error_set(TT_ECONFIG, "TARTAN_ISA is \"%s\"; it may be avx512, avx2 or base, or not be set", cap);
 }
 
 static void choose_pairs(tt_cpu *cpu)
@@ -42,20 +41,16 @@ static void choose_pairs(tt_cpu *cpu)
 #endif
 }
 
-static tt_status open_cpu(tt_kernel *k)
+tt_status tt_cpu_init(tt_cpu *cpu)
 {
-    tt_cpu_isa isa;
-    TT_TRY(choose_isa(&isa));
-    tt_cpu *cpu = calloc(1, sizeof *cpu);
-    TT_CHECK(cpu, TT_ENOMEM, "kernels: out of memory");
+    TT_TRY(choose_isa(&cpu->isa));
     cpu->ops = tt_ops_ref;
-    cpu->isa = isa;
     choose_pairs(cpu);
     tt_cpu_rows_fill(&cpu->ops);
 #if defined(__x86_64__)
-    if (isa == TT_CPU_AVX512)
+    if (cpu->isa == TT_CPU_AVX512)
         tt_cpu_avx512_fill(&cpu->ops);
-    else if (isa == TT_CPU_AVX2)
+    else if (cpu->isa == TT_CPU_AVX2)
         tt_cpu_avx2_fill(&cpu->ops);
     else
 #endif
@@ -63,6 +58,18 @@ static tt_status open_cpu(tt_kernel *k)
     cpu->ops.name = tt_ops_cpu.name;
     cpu->ops.open = tt_ops_cpu.open;
     cpu->ops.close = tt_ops_cpu.close;
+    return TT_OK;
+}
+
+static tt_status open_cpu(tt_kernel *k)
+{
+    tt_cpu *cpu = calloc(1, sizeof *cpu);
+    TT_CHECK(cpu, TT_ENOMEM, "kernels: out of memory");
+    tt_status status = tt_cpu_init(cpu);
+    if (status != TT_OK) {
+        free(cpu);
+        return status;
+    }
     k->state = cpu;
     k->ops = &cpu->ops;
     return TT_OK;

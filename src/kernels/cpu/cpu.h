@@ -21,6 +21,10 @@ typedef struct tt_cpu {
     bool has_pairs, pairs;
 } tt_cpu;
 
+/* tt_cpu_init - choose the instruction set and fill the table of a zeroed *cpu: what open does, also for a backend
+ * that builds on this one and keeps a tt_cpu at the start of its state. */
+tt_status tt_cpu_init(tt_cpu *cpu);
+
 /* Put the ops that are compiled for one instruction set over those of a complete table. */
 void tt_cpu_base_fill(tt_ops *ops);
 void tt_cpu_avx2_fill(tt_ops *ops);
