@@ -22,7 +22,6 @@ tt_status tt_trainer_open(tt_comm *comm, const tt_trainer_options *options, tt_t
     tt_engine_options e = {
         .folder = options->model,
         .mesh = options->mesh,
-        .ops = tt_ops_default(),
         .resident = TT_F32,
         .compute = options->bf16 ? TT_BF16 : TT_F32,
         .moments = TT_F32,
@@ -30,7 +29,8 @@ tt_status tt_trainer_open(tt_comm *comm, const tt_trainer_options *options, tt_t
         .train = true,
         .with_moments = !options->sgd,
     };
-    tt_status status = tt_engine_open(comm, &e, &t->engine);
+    tt_status status = tt_ops_default(&e.ops);
+    if (status == TT_OK) status = tt_engine_open(comm, &e, &t->engine);
     if (status == TT_OK && options->balance != 0 && !t->engine.config.has_balance_loss)
         status = tt_agree(tt_comm_world(comm), "options",
                           tt_error_set(TT_ECONFIG, "tt_trainer_options.balance is %g, but models of family %s have no "
