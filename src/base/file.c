@@ -52,7 +52,8 @@ tt_status tt_dir_create(const char *path)
 tt_status tt_file_open(tt_file *f, const char *path)
 {
     struct stat st;
-    *f = (tt_file){.fd = open(path, O_RDONLY | O_CLOEXEC)};
+    /* Without O_NONBLOCK a named pipe would hold us here until somebody writes; it changes nothing for files. */
+    *f = (tt_file){.fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
     if (f->fd < 0) return io_error("open", path);
     if (fstat(f->fd, &st) != 0) {
         close(f->fd);

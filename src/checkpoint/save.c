@@ -187,7 +187,7 @@ tt_status tt_save_check(const char *folder, bool overwrite)
     for (size_t i = 0; i < sizeof markers / sizeof *markers && !overwrite; i++) {
         TT_TRY(tt_path_join(path, sizeof path, folder, markers[i]));
         TT_CHECK(!tt_file_exists(path), TT_ECONFIG,
-                 "output folder '%s' already holds a model (%s); choose another output_dir or set overwrite_output_dir",
+                 "output folder '%s' already holds a model (%s); choose another folder, or for sft set overwrite_output_dir",
                  folder, markers[i]);
     }
     return TT_OK;

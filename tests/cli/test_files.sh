@@ -20,6 +20,7 @@ for file in config.json tokenizer.json model.safetensors; do
   fresh; cp "$tmp/random" "$tmp/m/$file"; broken "$file is random" "$tmp/m/$file"
   fresh; rm "$tmp/m/$file"; mkdir "$tmp/m/$file"; broken "$file is a folder" "$tmp/m" "$file"
   fresh; ln -sf /dev/zero "$tmp/m/$file"; broken "$file is endless" "$tmp/m" "$file"
+  fresh; rm "$tmp/m/$file"; mkfifo "$tmp/m/$file"; broken "$file is a pipe" "$tmp/m" "$file"
   fresh; echo '[]' >"$tmp/m/$file"; broken "$file is a list" "$tmp/m/$file"
   fresh; echo '{}' >"$tmp/m/$file"; broken "$file is an empty object" "$tmp/m/$file"
   fresh; printf '[%.0s' {1..100000} >"$tmp/m/$file"; broken "$file nests without end" "$tmp/m/$file"
@@ -130,6 +131,15 @@ sft_refused 2 'assistant_only_loss without marks' assistant_only_loss generation
   -- --assistant_only_loss --chat_template_path "$tmp/chat.jinja"
 mkdir "$tmp/folder"
 sft_refused 1 'a folder without a tokenizer as template' "$tmp/folder/tokenizer.json" -- --chat_template_path "$tmp/folder"
+
+# --- pipes that nobody writes to ---
+mkfifo "$tmp/pipe" "$tmp/pipe.safetensors"
+refused 2 'a pipe as configuration' "'$tmp/pipe'" 'regular file' -- sft "$tmp/pipe"
+sft_refused 1 'a pipe as data' "'$tmp/pipe'" 'regular file' -- --dataset_name "$tmp/pipe"
+sft_refused 1 'a pipe as template' "'$tmp/pipe'" 'regular file' -- --chat_template_path "$tmp/pipe"
+refused 1 'a pipe as batch' "'$tmp/pipe'" 'regular file' -- certify "$model" --batch "$tmp/pipe"
+refused 1 'a pipe as geometry' "'$tmp/pipe'" 'regular file' -- init "$tmp/pipe" "$tmp/x"
+refused 1 'a pipe as weights' "'$tmp/pipe.safetensors'" 'regular file' -- inspect "$tmp/pipe.safetensors"
 
 # --- ranks ---
 if mpi; then
