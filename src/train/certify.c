@@ -187,7 +187,7 @@ tt_status tt_certify(tt_comm *comm, const tt_certify_options *o, tt_certify_repo
     *report = (tt_certify_report){0};
     tt_status status = o->save_outputs ? tt_save_file_check(o->save_outputs) : TT_OK;
     status = tt_agree(tt_comm_world(comm), "certify-outputs", status);
-    if (status == TT_OK) status = open_run(comm, o, o->mesh, &tt_ops_cpu, &mesh_run);
+    if (status == TT_OK) status = open_run(comm, o, o->mesh, NULL, &mesh_run);
     if (status == TT_OK && o->save_outputs) {
         mesh_run.logits = malloc((size_t)(mesh_run.batch.T * mesh_run.engine.config.vocab_size) * sizeof(float) + 1);
         if (!mesh_run.logits) status = tt_error_set(TT_ENOMEM, "certify: out of memory for the logits");

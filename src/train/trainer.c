@@ -22,7 +22,6 @@ tt_status tt_trainer_open(tt_comm *comm, const tt_trainer_options *options, tt_t
     tt_engine_options e = {
         .folder = options->model,
         .mesh = options->mesh,
-        .ops = tt_ops_default(),
         .resident = TT_F32,
         .compute = options->bf16 ? TT_BF16 : TT_F32,
         .moments = TT_F32,
