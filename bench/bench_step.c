@@ -117,7 +117,6 @@ static tt_status bench(tt_comm *comm, const shape *s)
     tt_engine_options o = {.config = config, .init_seed = 1, .mesh = {.ep_size = s->ep},
                            .resident = TT_F32, .compute = compute, .moments = TT_F32, .threads = threads,
                            .train = true, .with_moments = true};
-    TT_TRY(tt_ops_default(&o.ops));
     double rate = roof(threads);
     TT_TRY(tt_allreduce_f64(tt_comm_world(comm), "bench", &rate, 1));
     TT_TRY(tt_engine_open(comm, &o, &e));

@@ -185,11 +185,9 @@ tt_status tt_certify(tt_comm *comm, const tt_certify_options *o, tt_certify_repo
 {
     tt_certify_run mesh_run = {0}, reference = {0}, alternative = {0};
     *report = (tt_certify_report){0};
-    const tt_ops *ops = NULL;
-    tt_status status = tt_ops_default(&ops);
-    if (status == TT_OK && o->save_outputs) status = tt_save_file_check(o->save_outputs);
+    tt_status status = o->save_outputs ? tt_save_file_check(o->save_outputs) : TT_OK;
     status = tt_agree(tt_comm_world(comm), "certify-outputs", status);
-    if (status == TT_OK) status = open_run(comm, o, o->mesh, ops, &mesh_run);
+    if (status == TT_OK) status = open_run(comm, o, o->mesh, NULL, &mesh_run);
     if (status == TT_OK && o->save_outputs) {
         mesh_run.logits = malloc((size_t)(mesh_run.batch.T * mesh_run.engine.config.vocab_size) * sizeof(float) + 1);
         if (!mesh_run.logits) status = tt_error_set(TT_ENOMEM, "certify: out of memory for the logits");

@@ -15,11 +15,11 @@ static tt_status open_files(const tt_engine_options *o, int world_size, tt_engin
     return o->folder ? tt_source_open(o->folder, &e->table.params, e->config.tied, &e->source) : TT_OK;
 }
 
-static tt_status build(tt_comm *comm, const tt_engine_options *o, tt_engine *e)
+static tt_status build(tt_comm *comm, const tt_engine_options *o, const tt_ops *ops, tt_engine *e)
 {
-    tt_precision precision = {o->resident, o->compute, o->ops->real, o->moments};
+    tt_precision precision = {o->resident, o->compute, ops->real, o->moments};
     TT_TRY(tt_mesh_create(comm, o->mesh, e->config.num_experts, &e->mesh));
-    TT_TRY(tt_kernel_create(o->ops, o->threads, &e->kernel));
+    TT_TRY(tt_kernel_create(ops, o->threads, &e->kernel));
     TT_TRY(tt_shards_create(&e->table.params, e->mesh, precision, &e->shards));
     if (o->train) TT_TRY(tt_shards_train(e->shards, o->with_moments));
     TT_TRY(tt_model_init(&e->model, &e->config, &e->table, e->shards, e->kernel));
@@ -32,9 +32,12 @@ tt_status tt_engine_open(tt_comm *comm, const tt_engine_options *o, tt_engine *e
 {
     *e = (tt_engine){0};
     tt_comm_set_phase(comm, "open");
-    tt_status status = tt_agree(tt_comm_world(comm), "open-files", open_files(o, tt_comm_size(comm), e));
+    const tt_ops *ops = o->ops;
+    tt_status status = ops ? TT_OK : tt_ops_default(&ops);
+    if (status == TT_OK) status = open_files(o, tt_comm_size(comm), e);
+    status = tt_agree(tt_comm_world(comm), "open-files", status);
     tt_comm_set_phase(comm, "load");
-    if (status == TT_OK) status = tt_agree(tt_comm_world(comm), "load", build(comm, o, e));
+    if (status == TT_OK) status = tt_agree(tt_comm_world(comm), "load", build(comm, o, ops, e));
     if (status != TT_OK) tt_engine_close(e);
     return status;
 }

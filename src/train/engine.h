@@ -16,7 +16,7 @@ typedef struct tt_engine_options {
     json_t *config;           /* with folder NULL: the object of config.json (borrowed) */
     uint64_t init_seed;       /* with folder NULL */
     tt_mesh_sizes mesh;
-    const tt_ops *ops;        /* &tt_ops_cpu, or a reference table */
+    const tt_ops *ops;        /* NULL: tt_ops_default, which the environment may name */
     tt_dtype resident, compute, moments; /* F64 for all with tt_ops_ref_f64 */
     int threads;
     bool train, with_moments; /* allocate gradients, optimizer state */

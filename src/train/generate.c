@@ -36,7 +36,6 @@ static tt_status open_parts(tt_comm *comm, const char *folder, int threads, tt_g
         .threads = threads,
     };
     TT_CHECK(tt_comm_size(comm) == 1, TT_ECONFIG, "generate runs on one rank; it was started on %d", tt_comm_size(comm));
-    TT_TRY(tt_ops_default(&o.ops));
     TT_TRY(tt_tokenizer_load(folder, &g->tokenizer));
     const char *source = tt_tokenizer_chat_template(g->tokenizer, false);
     if (source) TT_TRY(tt_template_compile(source, folder, &g->chat));

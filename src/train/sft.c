@@ -158,7 +158,6 @@ static tt_status open_model(job *j)
         .train = true,
         .with_moments = c->optim != TT_OPTIMIZER_SGD,
     };
-    TT_TRY(tt_ops_default(&o.ops));
     TT_TRY(tt_engine_open(j->comm, &o, &j->engine));
     j->engine.model.recompute = c->gradient_checkpointing;
     return tt_agree(tt_comm_world(j->comm), "statistics", tt_statistics_begin(&j->statistics, &j->engine.model));

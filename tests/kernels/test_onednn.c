@@ -123,8 +123,8 @@ static void the_same_call_gives_the_same_bits(void **state)
             kernel_case c = case_of(i);
             kernel_rig *first = rig_of(&c, m, 1), *again = rig_of(&c, m, 1);
             if (!first) continue;
-            for (int n = 0; n < 4; n++) {
-                first->k->threads = again->k->threads = 1 + n % 2;
+            for (int n = 0; n < 3; n++) {
+                first->k->threads = again->k->threads = 1 + (n > 0);
                 run(first);
                 run(again);
                 expect_same(first, again, "again");
