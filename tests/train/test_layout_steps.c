@@ -204,39 +204,53 @@ static void three_steps_of_descent(void **state)
 
 /* --- norm and clipping, by hand -------------------------------------------------------------------------------- */
 
-typedef struct norm_job {
-    int placement;
-    double norm, clipped, moved;
-} norm_job;
-
 /* Four experts get gradients of 2, 4, 6 and 8 at a place that the placement says: 4 + 16 and 36 + 64. */
-static tt_status norm_by_hand(tt_engine *e, void *arg)
+static void set_gradients(tt_engine *e, int placement)
 {
-    norm_job *j = arg;
     int64_t num;
-    double moved = 0, norm, clip;
     const tt_piece *pieces = tt_shards_pieces(e->shards, &num);
     tt_shards_zero_gradients(e->shards, e->kernel);
     for (int64_t i = 0; i < num; i++) {
         const tt_param *p = &e->table.params.at[pieces[i].param];
         if (p->expert < 0 || !strstr(p->name, "layers.1.") || !strstr(p->name, "up_proj")) continue;
-        int64_t which = (p->expert * 3 + j->placement) % e->config.num_experts,
-                at = (37 * j->placement) % p->count - pieces[i].first;
+        int64_t which = (p->expert * 3 + placement) % e->config.num_experts;
+        int64_t at = 37 * placement % p->count - pieces[i].first;
         if (which >= 4 || at < 0 || at >= pieces[i].count) continue;
         ((float *)tt_shards_view(e->shards, &pieces[i], TT_PART_GRADIENT).data)[at] = 2 * (float)(which + 1);
     }
-    TT_TRY(tt_gradient_norm(&e->model, &norm));
-    clip = tt_clip_factor(0.1, norm);
-    for (int64_t i = 0; i < num; i++)
-        if (e->table.params.at[pieces[i].param].trained)
-            e->kernel->ops->zero(e->kernel, tt_shards_view(e->shards, &pieces[i], TT_PART_WEIGHT));
+}
+
+/* How far a step of rate 1 with the gradients' factor `clip` moves the weights, from zero. */
+static tt_status move_weights(tt_engine *e, double clip, double *moved)
+{
+    int64_t num;
+    double sum = 0;
+    const tt_piece *pieces = tt_shards_pieces(e->shards, &num);
     tt_step_options o = {.optimizer = TT_OPTIM_SGD, .lr = 1, .step = 1};
+    for (int64_t i = 0; i < num; i++)
+        e->kernel->ops->zero(e->kernel, tt_shards_view(e->shards, &pieces[i], TT_PART_WEIGHT));
     tt_update(&e->model, &o, clip);
     for (int64_t i = 0; i < num; i++)
-        if (e->table.params.at[pieces[i].param].trained)
-            moved += e->kernel->ops->sum_squares(e->kernel, tt_shards_view(e->shards, &pieces[i], TT_PART_WEIGHT));
-    TT_TRY(tt_allreduce_f64(e->mesh->world, "test-moved", &moved, 1));
-    if (e->mesh->rank == 0) j->norm = norm, j->clipped = clip * norm, j->moved = sqrt(moved);
+        sum += e->kernel->ops->sum_squares(e->kernel, tt_shards_view(e->shards, &pieces[i], TT_PART_WEIGHT));
+    TT_TRY(tt_allreduce_f64(e->mesh->world, "test-moved", &sum, 1));
+    *moved = sqrt(sum);
+    return TT_OK;
+}
+
+static tt_status norm_by_hand(tt_engine *e, void *arg)
+{
+    (void)arg;
+    for (int placement = 0; placement < 4; placement++) {
+        double norm, moved, clip;
+        set_gradients(e, placement);
+        TT_TRY(tt_gradient_norm(&e->model, &norm));
+        clip = tt_clip_factor(0.1, norm);
+        TT_TRY(move_weights(e, clip, &moved));
+        /* The squares are exact; the clipped gradients are floats, and 1e-6 stands beside a norm of 11. */
+        TT_CHECK(fabs(norm - sqrt(120)) <= 1e-14 && fabs(clip * norm - 0.1) <= 2e-8 && fabs(moved - 0.1) <= 3e-8,
+                 TT_EVERDICT, "placement %d: norm %.9g, clipped %.9g, moved %.9g", placement, norm, clip * norm,
+                 moved);
+    }
     return TT_OK;
 }
 
@@ -245,15 +259,10 @@ static void norms_add_up_over_experts(void **state)
     (void)state;
     static const char *const names[] = {"olmoe", "olmoe, 10 experts, tied, clamped", "glm4, groups, shared, tied"};
     for (int m = 0; m < 3; m++)
-        for (int i = 0; i < trial_num_meshes; i++)
-            for (int placement = 0; placement < 4; placement++) {
-                norm_job j = {.placement = placement};
-                trial_run run = {.model = trial_find_model(names[m]), .mesh = trial_meshes[i]};
-                assert_ok(trial_on_mesh(&run, norm_by_hand, &j));
-                assert_close(j.norm, sqrt(120), 1e-12 * sqrt(120));
-                assert_close(j.clipped, 0.1, 2e-7);
-                assert_close(j.moved, 0.1, 2e-7);
-            }
+        for (int i = 0; i < trial_num_meshes; i++) {
+            trial_run run = {.model = trial_find_model(names[m]), .mesh = trial_meshes[i]};
+            assert_ok(trial_on_mesh(&run, norm_by_hand, NULL));
+        }
     assert_close(tt_clip_factor(0.1, 0.05), 1, 0);
     assert_close(tt_clip_factor(0, 5), 1, 0);
 }
@@ -350,10 +359,9 @@ static void idle_experts_only_decay(void **state)
 static void the_same_run_gives_the_same_bits(void **state)
 {
     (void)state;
-    static const char *const names[] = {"olmoe, 10 experts, tied, clamped", "qwen3, a dense layer between",
-                                        "glm4, groups, shared, tied"};
-    static const trial_mesh meshes[] = {{1, 1}, {2, 1}, {2, 2}, {4, 1}, {4, 2}, {4, 4}};
-    for (int m = 0; m < 3; m++)
+    static const char *const names[] = {"olmoe, 10 experts, tied, clamped", "glm4, groups, shared, tied"};
+    static const trial_mesh meshes[] = {{1, 1}, {2, 1}, {2, 2}, {4, 2}, {4, 4}};
+    for (int m = 0; m < 2; m++)
         for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++)
             for (int kind = 0; kind < 3; kind++) {
                 trial_shape s;
@@ -424,12 +432,12 @@ static void steps_do_not_grow_memory(void **state)
 {
     (void)state;
     for (int m = 0; m < trial_num_models; m++)
-        for (int i = 0; i < 7; i++) {
+        for (int i = m % 2; i < 8; i += 2) {
             trial_shape s;
             memory_job j;
             trial_run run = {.model = &trial_models[m],
                              .mesh = trial_meshes[i],
-                             .keep_all = i % 2,
+                             .keep_all = i / 2 % 2,
                              .bf16_compute = i % 3 == 2,
                              .ops = &tt_ops_cpu};
             assert_ok(trial_shape_open(run.model, &s));
