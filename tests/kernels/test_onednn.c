@@ -14,7 +14,7 @@
 typedef enum mode { F32, BF16, WIDENED, NUM_MODES } mode;
 static const char *const mode_names[] = {"as it is", "as it is", "widened"};
 
-/* Sums longer than one block of depth of the library's products (256 to 384), and each dimension in turn 1. */
+/* Sums long enough that the library cuts them, and each dimension in turn 1. */
 typedef struct larger {
     const char *like;
     int64_t size[6];

@@ -2,17 +2,17 @@
  * products against, and for machines where it is the faster one.
  *
  * Shapes. Every size and stride is left open until a product runs (DNNL_RUNTIME_DIM_VAL), so ten primitives, made
- * when the context is opened, serve all products. Primitives made for one shape run at the same speed within
- * noise, cost 0.3 ms and more each, and the rows of an expert change with every micro-step.
+ * when the context is opened, serve all products. Primitives made for one shape are faster in some cases and slower
+ * in as many, cost 0.3 ms and more each, and the rows of an expert change with every micro-step.
  *
- * Packed weights: none. The library's own layout belongs to primitives of fixed shapes, and gained at most a
- * quarter on BF16 and nothing on F32, while packing a weight takes as long as a product of 50 rows and more with it.
+ * Packed weights: none. The library's own layout belongs to primitives of fixed shapes. In F32 it gained between
+ * nothing and a fifth, while packing a weight takes as long as a product of 50 rows and more with it.
  *
  * Types. Sums are F32. C in F32 is written by the library; C in BF16 by way of scratch, so that what is added to it
  * is rounded once, with the sum. BF16 operands go to the library as they are where the machine multiplies them faster
  * than F32 (tt_onednn.bf16); elsewhere, and when only one of two is BF16, they are widened in scratch: the same
- * products. (On a core of Intel's without AMX, 128 rows and more with a weight of 2048 x 2048: 50 to 56 GF/s as they
- * are, 65 to 87 widened.)
+ * products. (On a core of Intel's without AMX, 128 rows and more with a weight of 2048 x 2048: 50 to 60 GF/s as they
+ * are, 57 to 96 widened.)
  *
  * Threads. The library takes the team of the calling thread; it is set to the context's for the call. The same
  * call with the same number of threads adds in the same order; another number may cut the depth elsewhere.
@@ -32,8 +32,8 @@
 #define BLOCK (INT64_C(1) << 22)
 
 /* From about 100 x 100 x 100 on both take the same time; below, the own products win by their smaller fixed cost.
- * A weight's gradient from few rows is little more than a walk over dw, for which the library takes 3 to 10 times
- * as long. */
+ * A weight's gradient from few rows is little more than a walk over dw, for which the library takes several
+ * times as long. */
 #define SMALLEST   (INT64_C(1) << 20)
 #define SHALLOWEST 32
 
