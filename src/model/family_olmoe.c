@@ -17,6 +17,8 @@ static void read(tt_config_reader *r, tt_model_config *c)
     /* The family's default, which masks the gradient of an embedding row, holds unless the key is there (null: none). */
     if (!json_object_get(r->object, "pad_token_id") && c->vocab_size > 1) c->pad_token = 1;
     tt_read_rope(r, 10000, 1, &c->rope_theta, &partial);
+    if (partial != 1) /* the common library knows the key for other families and ignores it here */
+        tt_read_fail(r, "partial_rotary_factor is %g; models of this family rotate whole heads", partial);
     c->rotary_dim = (int64_t)((double)c->head_dim * partial);
     c->norm_eps = tt_read_number(r, "rms_norm_eps", 1e-5);
     c->qkv_bias = c->o_bias = tt_read_bool(r, "attention_bias", false);

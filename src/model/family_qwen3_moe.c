@@ -49,6 +49,8 @@ static void read(tt_config_reader *r, tt_model_config *c)
     c->num_kv_heads = tt_read_kv_heads(r, c->num_heads, 4);
     c->head_dim = tt_read_int(r, "head_dim", c->num_heads > 0 ? c->hidden_size / c->num_heads : 0);
     tt_read_rope(r, 10000, 1, &c->rope_theta, &partial);
+    if (partial != 1) /* the common library knows the key for other families and ignores it here */
+        tt_read_fail(r, "partial_rotary_factor is %g; models of this family rotate whole heads", partial);
     c->rotary_dim = (int64_t)((double)c->head_dim * partial);
     c->norm_eps = tt_read_number(r, "rms_norm_eps", 1e-6);
     c->qkv_bias = c->o_bias = tt_read_bool(r, "attention_bias", false);

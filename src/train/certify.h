@@ -5,7 +5,7 @@
  * with the mesh's expert choices replayed, and compares. How near is near enough is measured, not guessed: the same
  * reference with sums in float and in reverse order is as far from it as two correct float32 evaluations may be; a tensor
  * passes within max(1e-5, ten times that distance), relative to its norm. A tensor whose norm is below 1e-6 of the largest
- * is compared by element, absolute 1e-6.
+ * is compared by element, absolute 1e-6 times the larger of 1 and the largest norm.
  *
  * Choices are judged apart: an expert that the reference would not have chosen passes only if it lost by no more than
  * rounding can explain: with d = 1e-5 max(1, largest logit of the row) as the bound on a score's error, a gap of 2d between

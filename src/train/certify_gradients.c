@@ -124,7 +124,8 @@ static void judge(tt_certify_report *r)
     for (int64_t i = 0; i < r->num_rows; i++) {
         tt_certify_row *row = &r->rows[i];
         row->tiny = row->norm <= TINY * largest;
-        if (row->tiny) row->tolerance = TINY;
+        /* Rounding in a tensor that vanishes in theory follows the largest gradients that pass through it. */
+        if (row->tiny) row->tolerance = TINY * fmax(1, largest);
         row->error = row->tiny ? row->worst : row->difference / row->norm;
         row->good = row->error <= row->tolerance;
         r->bad_rows += !row->good;

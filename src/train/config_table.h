@@ -54,7 +54,7 @@
     X(FLAG, eval_packing, "null", (DETAIL(PACKING)), "packing of evaluation data; unset = packing")          \
     X(BOOL, padding_free, "false", (GATE(PADDING_FREE, asks_true)),                                          \
       "batches as one long row; packing with bfd sets it")                                                   \
-    X(INT, pad_to_multiple_of, "null", (AT_LEAST(1) UNSET_WORD("auto")),                                     \
+    X(INT, pad_to_multiple_of, "null", (AT_LEAST(1) UNSET_WORD("auto") NO_EFFECT),                                     \
       "padded length is rounded up to a multiple")                                                           \
     X(FLAG, completion_only_loss, "null", (),                                                                \
       "train the completion alone; unset = yes for prompt and completion rows")                              \
@@ -165,7 +165,7 @@
     X(INTERVAL, logging_strategy, "steps", (), "when a record is written")                                   \
     X(STEPS, logging_steps, "10", (ABOVE(0)), "every so many steps, or a share of all steps below 1")        \
     X(BOOL, logging_first_step, "false", (), "also after the first step")                                    \
-    X(BOOL, logging_nan_inf_filter, "true", (), "leave non-finite losses out of the logged mean")            \
+    X(BOOL, logging_nan_inf_filter, "true", (NO_EFFECT), "leave non-finite losses out of the logged mean")            \
     X(NAMES, report_to, "none", (GATE(REPORTING, asks_reports)),                                             \
       "metric trackers; metrics.jsonl is always written")                                                    \
     X(TEXT, run_name, "null", (DETAIL(REPORTING)), "name of the run in a tracker")                           \
