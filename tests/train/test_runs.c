@@ -149,10 +149,11 @@ int main(void)
         {.run = "completion_eval", .world = 2, .ep = 2}, {.run = "aux_loss", .world = 1, .ep = 1},
         {.run = "aux_loss", .world = 2, .ep = 1},        {.run = "aux_loss", .world = 2, .ep = 2},
     };
+    static char names[sizeof jobs / sizeof *jobs][100];
     struct CMUnitTest tests[sizeof jobs / sizeof *jobs];
     for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
-        char *name = malloc(100);
-        snprintf(name, 100, "%s on %d ranks, ep_size %d", jobs[i].run, jobs[i].world, jobs[i].ep);
+        char *name = names[i];
+        snprintf(name, sizeof names[i], "%s on %d ranks, ep_size %d", jobs[i].run, jobs[i].world, jobs[i].ep);
         tests[i] = (struct CMUnitTest){name, reproduce, NULL, NULL, &jobs[i]};
     }
     return _cmocka_run_group_tests("runs", tests, sizeof jobs / sizeof *jobs, NULL, NULL);
