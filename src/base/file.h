@@ -20,6 +20,8 @@ tt_status tt_file_copy(const char *from, const char *to);
 
 bool tt_file_exists(const char *path);
 bool tt_dir_exists(const char *path);
+/* Whether both exist and are the same file or folder, by whatever names. */
+bool tt_same_file(const char *a, const char *b);
 
 /* tt_dir_create - with parents; an existing folder is fine. */
 tt_status tt_dir_create(const char *path);

@@ -1,11 +1,11 @@
 /* cmd_certify.c - tartan certify: proof that this mesh computes what one process does. */
+#include "base/file.h"
 #include "base/json.h"
 #include "cli/options.h"
 #include "train/certify.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 static void print_report(const tt_certify_report *r)
 {
@@ -42,12 +42,6 @@ static tt_status print_traffic(tt_comm *comm, int64_t tokens)
     return TT_OK;
 }
 
-static bool same_folder(const char *a, const char *b)
-{
-    struct stat x, y;
-    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
 /* Before anything is computed: a file that can be written, and that is not one of the model's. */
 static tt_status check_output(const char *path, const char *model)
 {
@@ -60,7 +54,7 @@ static tt_status check_output(const char *path, const char *model)
     memcpy(folder, path, n + 1);
     char *slash = strrchr(folder, '/');
     if (slash) slash[slash == folder] = '\0';
-    TT_CHECK(!same_folder(slash ? folder : ".", model), TT_ECONFIG,
+    TT_CHECK(!tt_same_file(slash ? folder : ".", model), TT_ECONFIG,
              "--save_outputs is '%s', a file in the model's folder; name one elsewhere", path);
     return TT_OK;
 }

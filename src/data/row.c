@@ -277,7 +277,7 @@ static tt_status chat_row(const tt_preparer *p, json_t *row, const char *where, 
         if (!*skipped)
             TT_GO(tt_error_set(TT_EDATA,
                                "%s: assistant_only_loss finds no text of the assistant in this row; remove "
-                               "the row, or have such rows skipped",
+                               "the row",
                                where));
     }
     if (prompt && p->completion_only && !*skipped) {

@@ -1,7 +1,8 @@
 /* memory.h - peak bytes of one rank by term, from the table and the mesh alone, before anything is allocated.
  *
  * The terms that live for the whole run are exact. Those of a micro-step follow the grants of src/model term by term, for
- * T tokens on the rank and balanced routing: each rank then receives T min(K, ep) rows and T K pairs.
+ * T tokens on the rank and balanced routing: each rank then receives T min(K, ep) rows and T K pairs
+ * (alltoall; the buffers that ranks of a shared batch or of an allgather take besides are not in the plan).
  */
 #ifndef TT_TRAIN_MEMORY_H
 #define TT_TRAIN_MEMORY_H

@@ -1,5 +1,6 @@
 #include "train/sft.h"
 #include "base/checked.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "data/sampler.h"
 #include "train/metrics.h"
@@ -61,12 +62,6 @@ static tt_status find_balance(job *j)
     return TT_OK;
 }
 
-static bool same_folder(const char *a, const char *b)
-{
-    struct stat x, y;
-    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
 /* Whether the result will find its place, before a model is trained for it. Nothing is created yet. */
 static tt_status check_output(const tt_config *c)
 {
@@ -81,7 +76,7 @@ static tt_status check_output(const tt_config *c)
     TT_CHECK(access(out, W_OK | X_OK) == 0, TT_ECONFIG, "output_dir: cannot write into '%s': %s", out,
              strerror(errno));
     TT_CHECK(
-        !same_folder(out, c->model_name_or_path), TT_ECONFIG,
+        !tt_same_file(out, c->model_name_or_path), TT_ECONFIG,
         "output_dir: '%s' is the folder of model_name_or_path, and the model that is read is never written over; "
         "name another folder",
         out);
