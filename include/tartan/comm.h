@@ -5,9 +5,11 @@
  *
  * Every operation names its group and itself (a static string such as "gather-unit"); the rank's current
  * phase (tt_comm_set_phase) is added for messages. All go through one function in src/comm that moves bytes
- * between pairs of ranks, counts them, and holds the deadline: when an operation is not complete after the
- * comm's timeout, or a peer has failed, it returns TT_ECOMM with operation, phase and the ranks that are
- * missing. After a failed operation the comm is of no use except for tt_comm_abort and tt_comm_destroy.
+ * between pairs of ranks, counts and records them. When an operation is not complete after the comm's timeout, or a
+ * rank is lost, the job ends: ranks that are processes exit, all with the same status and after one message about who
+ * has arrived, who is missing and what these were doing; with threads as ranks the operation returns TT_ECOMM with
+ * operation, phase and the ranks that are missing. After a failed operation the comm is of no use except for
+ * tt_comm_abort and tt_comm_destroy.
  *
  * Floating-point sums are formed here in rank order, after the exchange, so that the result has the same bits
  * on every rank and on every run (MPI does not promise that for its own reductions). Sizes are 64-bit;
@@ -51,7 +53,8 @@ tt_status tt_comm_run_threads(int size, tt_status (*rank_main)(tt_comm *comm, vo
  * of the job. */
 void tt_comm_destroy(tt_comm **comm);
 
-/* tt_comm_abort - take all ranks down at once: "tartan: rank R: TEXT" on stderr, then exit_status.
+/* tt_comm_abort - take all ranks down at once: one line on stderr that names this rank, its host and phase, and TEXT; then
+ * all exit with exit_status (1 for 0).
  * With threads as ranks nothing is printed: the operations of all ranks fail from now on, tt_comm_run_threads
  * returns this rank's status (TT_ECOMM with TEXT should it return TT_OK), and this returns. */
 void tt_comm_abort(tt_comm *comm, int exit_status, const char *text);
@@ -67,8 +70,23 @@ const char *tt_comm_backend(const tt_comm *comm);
 /* Seconds after which an operation fails; default 1800. 0 = never. */
 void tt_comm_set_timeout(tt_comm *comm, double seconds);
 double tt_comm_timeout(const tt_comm *comm);
-/* Static string: "load", "forward", "backward", "step", "save", ... */
+/* What this rank is at, for messages: a static string ("load", "forward", "backward", "step", "save", ...), and the number
+ * of the training step, from 1. Local. */
 void tt_comm_set_phase(tt_comm *comm, const char *phase);
+void tt_comm_set_step(tt_comm *comm, int64_t step);
+
+/* tt_comm_transfer_begin .. _end - this rank reads or writes `bytes` of files, and tells how far it is with
+ * tt_comm_transfer_add (from any thread). While any rank is in such a transfer, operations that others wait in have no
+ * deadline; with processes as ranks the transfer has: it fails when its bytes stand still for 120 s, or for twenty times
+ * what 32 MiB took so far, or for the timeout if that is less. Local. */
+void tt_comm_transfer_begin(tt_comm *comm, int64_t bytes);
+void tt_comm_transfer_add(tt_comm *comm, int64_t bytes);
+void tt_comm_transfer_end(tt_comm *comm);
+
+/* tt_comm_catch_crashes - for programs, not libraries: from now on a crash of this process (segmentation fault, abort, ...)
+ * takes all ranks down with a message that names this one, and then ends it in the usual way. Processes as ranks only.
+ * Local. */
+void tt_comm_catch_crashes(tt_comm *comm);
 
 /* tt_comm_threads_per_rank - how many OpenMP threads this rank should use: the CPUs allowed on this host
  * divided by the ranks on it, at least 1; or `wanted` when that is above 0. The same on every rank of a host.

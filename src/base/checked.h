@@ -41,10 +41,10 @@ static inline int64_t tt_block_begin(int64_t n, int64_t parts, int64_t index)
     return index * small + tt_min_i64(index, longer);
 }
 
-/* A broken invariant of tartan itself: print where and stop through the abort hook (src/comm points it at its
- * own abort, so that no other rank is left waiting). Never used for what users or files may cause. */
+/* A broken invariant of tartan itself: say where and stop. The abort hook is told first (src/comm takes all ranks down in it,
+ * so that no other is left waiting); it may return. Never used for what users or files may cause. */
 void tt_assert_failed(const char *condition, const char *file, int line) __attribute__((noreturn));
-void tt_set_abort_hook(void (*hook)(void));
+void tt_set_abort_hook(void (*hook)(const char *text));
 
 #define TT_ASSERT(cond) ((cond) ? (void)0 : tt_assert_failed(#cond, __FILE__, __LINE__))
 

@@ -109,6 +109,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "tartan: error: %s\n", tt_error_text());
         return tt_status_exit(status);
     }
+    tt_comm_catch_crashes(comm);
     if (tt_comm_rank(comm) > 0) tt_log_set_level(TT_LOG_SILENT);
     const tt_command *command = find(name);
     if (!command) return finish(comm, tt_agree(tt_comm_world(comm), "command", unknown(argc > 1 ? name : NULL)));

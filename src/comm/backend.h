@@ -7,7 +7,7 @@
 #ifndef TT_COMM_BACKEND_H
 #define TT_COMM_BACKEND_H
 
-#include "tartan/comm.h"
+#include "comm/recorder.h"
 
 #include <stdatomic.h>
 
@@ -54,6 +54,9 @@ typedef struct tt_link {
     int host_rank, host_size;
     int max_groups; /* tags can tell so many groups of a pair apart */
     bool launched;  /* a launcher placed this process and may have bound it to CPUs */
+    tt_recorder *recorder;  /* of this rank; the backend's, until it is closed */
+    tt_recorder **recorders; /* [size] of the ranks that are threads of this process, else NULL */
+    char recorder_path[256]; /* where other processes find it, or "" */
 } tt_link;
 
 tt_status tt_self_open(tt_link *out);

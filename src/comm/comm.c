@@ -3,11 +3,13 @@
 
 #include "base/arena.h"
 #include "base/checked.h"
+#include "comm/watchdog.h"
 
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 /* Below INT_MAX, which is what MPI counts to, and a multiple of every page size. */
 #define CUT_BYTES ((size_t)1 << 30)
@@ -71,6 +73,8 @@ tt_status tt_group_create(tt_comm *comm, const char *name, const int *ranks, int
     if (!g->ranks || !g->numbers) TT_GO(tt_error_set(TT_ENOMEM, "no memory for group %s", name));
     memcpy(g->ranks, ranks, (size_t)size * sizeof *ranks);
     TT_GO(number_group(comm, g));
+    uint64_t key = XXH64(ranks, (size_t)size * sizeof *ranks, XXH64(name, strlen(name), 0));
+    g->record = size > 1 ? tt_recorder_add_group(comm->link.recorder, key, name) : -1;
     *out = g;
     return TT_OK;
 fail:
@@ -141,7 +145,7 @@ tt_status tt_comm_open(const tt_link *link, tt_comm **out)
     comm->link = *link;
     comm->lost_rank = -1;
     comm->phase = "start";
-    comm->timeout = TIMEOUT_SECONDS;
+    tt_comm_set_timeout(comm, TIMEOUT_SECONDS);
     /* With a core for each rank polling costs nobody anything, and MPI moves data only when polled. */
     comm->patience = link->host_size <= sysconf(_SC_NPROCESSORS_ONLN) ? 20e-3 : 0.5e-3;
     tt_comm_set_limits(comm, CUT_BYTES, SCRATCH_BYTES);
@@ -186,7 +190,16 @@ tt_status tt_comm_create(tt_comm **out)
     TT_TRY(open_link(&link));
     tt_status status = tt_comm_open(&link, out);
     /* The others do not know of this failure: do not wait for them. */
-    if (status != TT_OK) link.backend->close(link.self, false);
+    if (status != TT_OK) {
+        if (link.recorder_path[0]) unlink(link.recorder_path);
+        link.backend->close(link.self, false);
+        return status;
+    }
+    status = tt_watchdog_start(*out, link.recorder_path, &(*out)->watchdog);
+    if (status != TT_OK) {
+        (*out)->broken = true;
+        tt_comm_destroy(out);
+    }
     return status;
 }
 
@@ -203,14 +216,18 @@ void tt_comm_destroy(tt_comm **comm)
     tt_comm *c = *comm;
     *comm = NULL;
     if (!c) return;
-    tt_link link = c->link;
+    /* All leave together, still watched: who is missing here has not come to its end. */
+    if (c->watchdog && !c->broken) tt_barrier(c->world, "leave");
     bool healthy = !c->broken;
+    if (healthy) tt_watchdog_stop(&c->watchdog);
+    tt_link link = c->link;
     free_comm(c);
     link.backend->close(link.self, healthy);
 }
 
 void tt_comm_abort(tt_comm *comm, int exit_status, const char *text)
 {
+    if (comm->watchdog) tt_watchdog_fail(comm->watchdog, exit_status, text, comm->broken);
     comm->link.backend->abort(comm->link.self, exit_status, text);
 }
 
@@ -257,6 +274,7 @@ const char *tt_comm_backend(const tt_comm *comm)
 void tt_comm_set_timeout(tt_comm *comm, double seconds)
 {
     comm->timeout = seconds;
+    tt_recorder_timeout(comm->link.recorder, seconds);
 }
 
 double tt_comm_timeout(const tt_comm *comm)
@@ -267,6 +285,32 @@ double tt_comm_timeout(const tt_comm *comm)
 void tt_comm_set_phase(tt_comm *comm, const char *phase)
 {
     comm->phase = phase;
+    tt_recorder_phase(comm->link.recorder, phase);
+}
+
+void tt_comm_set_step(tt_comm *comm, int64_t step)
+{
+    tt_recorder_step(comm->link.recorder, step);
+}
+
+void tt_comm_transfer_begin(tt_comm *comm, int64_t bytes)
+{
+    tt_recorder_moving(comm->link.recorder, true, bytes);
+}
+
+void tt_comm_transfer_add(tt_comm *comm, int64_t bytes)
+{
+    atomic_fetch_add_explicit(&comm->link.recorder->moved, bytes, memory_order_relaxed);
+}
+
+void tt_comm_transfer_end(tt_comm *comm)
+{
+    tt_recorder_moving(comm->link.recorder, false, 0);
+}
+
+void tt_comm_catch_crashes(tt_comm *comm)
+{
+    if (comm->watchdog) tt_watchdog_catch_crashes(comm->watchdog);
 }
 
 int64_t tt_comm_bytes_sent(const tt_comm *comm, const char *name)

@@ -2,9 +2,9 @@
  *
  *   tartan/comm.h   collectives.c  reduce.c  agree.c      what callers see
  *                             |
- *                   exchange.c: tt_exchange_begin .. tt_request_end
- *                             |
- *                   backend.h: self.c | threads.c | mpi.c
+ *                   exchange.c: tt_exchange_begin .. tt_request_end  --->  recorder.c: what this rank is doing
+ *                             |                                              ^
+ *                   backend.h: self.c | threads.c | mpi.c          watchdog.c: who hangs, who is lost  (report.c, wire.c)
  */
 #ifndef TT_COMM_COMM_H
 #define TT_COMM_COMM_H
@@ -31,6 +31,7 @@ struct tt_request {
     bool in_use;
     const char *name, *group_name;
     uint32_t number;
+    int record; /* of the group */
     tt_transfer *transfers;
     int64_t num, capacity;
     int64_t first; /* all before it are done */
@@ -50,16 +51,21 @@ struct tt_group {
     int *ranks;   /* [size] world ranks */
     int *numbers; /* [size] which of the groups that this rank shares with rank r this is: equal on both sides */
     uint32_t operations;
+    int record; /* its place in the recorder, -1: none */
 };
+
+struct tt_watchdog;
 
 struct tt_comm {
     tt_link link;
+    struct tt_watchdog *watchdog; /* of processes; NULL: none */
     tt_group *world;
     const char *phase;
     double timeout;         /* seconds; 0 = never */
     double patience;        /* seconds of polling before a waiting rank begins to sleep */
     bool broken;            /* an operation failed: no more can run */
     bool agreed;            /* the last tt_agree of the world was a failure: every rank has it */
+    int injected;           /* operations that a planned failure counts (inject.h) */
     int lost_rank;          /* ... because of this rank's failure; -1: for another reason */
     int *num_shared;        /* [size] groups so far that hold this rank and rank r */
     tt_part *sends, *recvs; /* [size] lists for the operation at hand */
@@ -83,7 +89,8 @@ void tt_comm_set_limits(tt_comm *comm, size_t cut_bytes, size_t scratch_bytes);
 
 static inline tt_op tt_op_start(tt_group *group, const char *name)
 {
-    return (tt_op){group, name, ++group->operations};
+    tt_recorder_begin(group->comm->link.recorder, group->record, ++group->operations);
+    return (tt_op){group, name, group->operations};
 }
 
 /* tt_exchange_begin - post all sends and receives of one exchange of `op`, each list with at most one entry

@@ -9,11 +9,15 @@
  * long sleeps will do. Transfers are tested in order up to the first that is not done: each is tested until
  * it is done once, and any test lets MPI work on all of them.
  *
+ * With a watchdog (processes) the deadline is its own, since it sees what others do even when MPI is stuck; else it is
+ * kept here: an operation may last `timeout`, while no rank moves bytes of a load or a save.
+ *
  * A failed operation cancels everything in flight on this rank, since its callers free their buffers next.
  */
 #include "comm/comm.h"
 
 #include "base/checked.h"
+#include "comm/inject.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -23,13 +27,6 @@
 
 /* Tests in a row before a waiting rank gives way to others. */
 #define FEW_TESTS 64
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* --- requests ----------------------------------------------------------------------------------------- */
 
@@ -55,6 +52,7 @@ static tt_status take_request(const tt_op *op, int64_t num, tt_request **out)
     }
     q->in_use = true;
     q->name = op->name, q->group_name = op->group->name, q->number = op->number;
+    q->record = op->group->record;
     q->num = q->first = 0;
     *out = q;
     return TT_OK;
@@ -187,6 +185,7 @@ tt_status tt_exchange_begin(const tt_op *op, const tt_part *sends, int num_sends
     *out = NULL;
     TT_CHECK(!comm->broken, TT_ECOMM, "%s: not started, since an earlier operation of rank %d failed",
              op->name, comm->link.rank);
+    TT_GO(tt_inject(comm, op->name));
     TT_GO(copy_own_part(op, sends, num_sends, recvs, num_recvs));
     TT_GO(find_counter(comm, op->name, &counter));
     TT_GO(take_request(
@@ -283,6 +282,20 @@ static tt_status check_peers(tt_request *q)
     return TT_OK;
 }
 
+/* Whether a rank of this process is in the middle of a load or a save: others are patient then. */
+static bool someone_moves(const tt_comm *comm)
+{
+    tt_record record;
+    for (int r = 0; comm->link.recorders && r < comm->link.size; r++)
+        if (r != comm->link.rank && tt_recorder_read(comm->link.recorders[r], &record) && record.moving) return true;
+    return false;
+}
+
+static bool is_overdue(const tt_comm *comm, double waited)
+{
+    return !comm->watchdog && comm->timeout > 0 && waited > comm->timeout && !someone_moves(comm);
+}
+
 static tt_status wait_all(tt_request *q)
 {
     tt_comm *comm = q->comm;
@@ -291,12 +304,12 @@ static tt_status wait_all(tt_request *q)
         bool moved;
         TT_TRY(advance(q, &moved));
         if (q->first == q->num) return TT_OK;
-        double time = now();
+        double time = tt_recorder_clock();
         if (start == 0) start = time;
         if (moved || tests == 0) tests = 0, idle_since = time;
         if (tests < FEW_TESTS) continue;
         TT_TRY(check_peers(q));
-        if (comm->timeout > 0 && time - start > comm->timeout) return expired(q);
+        if (is_overdue(comm, time - start)) return expired(q);
         pause_after(comm, time - idle_since);
     }
 }
@@ -315,8 +328,11 @@ tt_status tt_request_end(tt_request **request)
     q->in_use = false;
     TT_CHECK(!q->comm->broken, TT_ECOMM, "%s: given up, since another operation of rank %d failed", q->name,
              q->comm->link.rank);
+    tt_recorder *recorder = q->comm->link.recorder;
+    if (q->record >= 0) tt_recorder_wait(recorder, q->name, q->record, q->number);
     tt_status status = wait_all(q);
     if (status == TT_OK) {
+        if (q->record >= 0) tt_recorder_end(recorder);
         q->num = q->first = 0;
         return TT_OK;
     }

@@ -15,8 +15,6 @@
 
 #include "comm/backend.h"
 
-#include "base/checked.h"
-
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,6 +27,7 @@ typedef struct mpi_rank {
     MPI_Comm comm;
     bool finalize; /* this library has initialised MPI */
     int rank;
+    tt_recorder *recorder;
 } mpi_rank;
 
 _Static_assert(sizeof(MPI_Request) <= sizeof(uint64_t), "a transfer's handle must hold an MPI_Request");
@@ -105,20 +104,15 @@ static void abort_ranks(void *self, int exit_status, const char *text)
     _exit(exit_status);
 }
 
-/* For broken invariants (base/checked.h), which have printed their message already. */
-static void abort_on_assert(void)
-{
-    MPI_Abort(MPI_COMM_WORLD, 1);
-}
-
 static void close_rank(void *self, bool healthy)
 {
     mpi_rank *me = self;
-    tt_set_abort_hook(NULL);
     if (healthy) {
         MPI_Comm_free(&me->comm);
         if (me->finalize) MPI_Finalize();
     }
+    /* Of a world that failed others may still want to know what this rank did, until it exits. */
+    if (healthy) tt_recorder_close(&me->recorder);
     free(me);
 }
 
@@ -197,7 +191,8 @@ tt_status tt_mpi_open(int launched_size, tt_link *out)
     TT_CHECK(me, TT_ENOMEM, "no memory for a rank");
     TT_GO(start_mpi(me));
     TT_GO(find_place(me, launched_size, out));
-    tt_set_abort_hook(abort_on_assert);
+    TT_GO(tt_recorder_open(out->rank, out->recorder_path, sizeof out->recorder_path, &me->recorder));
+    out->recorder = me->recorder;
     out->self = me;
     return TT_OK;
 fail:

@@ -49,6 +49,7 @@ struct thread_world {
     tt_log_level log_level;
     _Atomic int aborter; /* -1: none */
     thread_rank *ranks;
+    tt_recorder **recorders; /* [size] outlive the ranks: others look at them */
 };
 
 /* --- matching ----------------------------------------------------------------------------------------- */
@@ -197,11 +198,13 @@ static void *run_rank(void *arg)
 static tt_status create_world(thread_world *w)
 {
     w->ranks = calloc((size_t)w->size, sizeof *w->ranks);
-    TT_CHECK(w->ranks, TT_ENOMEM, "no memory for %d ranks", w->size);
+    w->recorders = calloc((size_t)w->size, sizeof *w->recorders);
+    TT_CHECK(w->ranks && w->recorders, TT_ENOMEM, "no memory for %d ranks", w->size);
     for (int r = 0; r < w->size; r++) {
         w->ranks[r].world = w, w->ranks[r].rank = r;
         pthread_mutex_init(&w->ranks[r].lock, NULL);
     }
+    for (int r = 0; r < w->size; r++) TT_TRY(tt_recorder_open(r, NULL, 0, &w->recorders[r]));
     for (int r = 0; r < w->size; r++) {
         tt_link link = {.backend = &backend,
                         .self = &w->ranks[r],
@@ -209,7 +212,9 @@ static tt_status create_world(thread_world *w)
                         .size = w->size,
                         .host_rank = r,
                         .host_size = w->size,
-                        .max_groups = INT32_MAX};
+                        .max_groups = INT32_MAX,
+                        .recorder = w->recorders[r],
+                        .recorders = w->recorders};
         TT_TRY(tt_comm_open(&link, &w->ranks[r].comm));
     }
     return TT_OK;
@@ -221,6 +226,8 @@ static void destroy_world(thread_world *w)
         tt_comm_destroy(&w->ranks[r].comm);
         pthread_mutex_destroy(&w->ranks[r].lock);
     }
+    for (int r = 0; w->recorders && r < w->size; r++) tt_recorder_close(&w->recorders[r]);
+    free(w->recorders);
     free(w->ranks);
 }
 
