@@ -46,8 +46,9 @@ BENCHES := $(wildcard bench/*.c)
 EXAMPLES := $(wildcard examples/*.c)
 
 # Two builds of the same sources: the one that is shipped, and the one that tests use, in which step memory is
-# filled with NaN when it is granted and when it is released, and faults can be planted (src/base/fault.h).
-CHECK_DEFS := -DTT_DEBUG_MEMORY -DTT_FAULT_SWITCHES
+# filled with NaN when it is granted and when it is released, faults can be planted (src/base/fault.h, src/comm/inject.h),
+# and ranks check that their operations agree.
+CHECK_DEFS := -DTT_DEBUG_MEMORY -DTT_FAULT_SWITCHES -DTT_CHECK_OPERATIONS
 LIB       := $(BUILD)/libtartan.a
 TEST_LIB  := $(BUILD)/check/libtartan.a
 objects    = $(patsubst %.c,$(1)/%.o,$(2))

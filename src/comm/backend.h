@@ -11,6 +11,11 @@
 
 #include <stdatomic.h>
 
+typedef struct tt_transfer_note {
+    char name[24];
+    uint64_t bytes;
+} tt_transfer_note;
+
 /* One byte range on its way. Its address and its memory stay in place from post until done or cancelled. */
 typedef struct tt_transfer {
     int peer; /* world rank */
@@ -27,6 +32,11 @@ typedef struct tt_transfer {
     _Atomic int state;
     const char *peer_name;
     size_t peer_bytes;
+#ifdef TT_CHECK_OPERATIONS
+    tt_transfer_note note;
+    uint64_t note_handle;
+    bool note_done;
+#endif
 } tt_transfer;
 
 typedef struct tt_backend {

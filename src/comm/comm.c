@@ -227,7 +227,7 @@ void tt_comm_destroy(tt_comm **comm)
 
 void tt_comm_abort(tt_comm *comm, int exit_status, const char *text)
 {
-    if (comm->watchdog) tt_watchdog_fail(comm->watchdog, exit_status, text, comm->broken);
+    if (comm->watchdog) tt_watchdog_fail(comm->watchdog, exit_status, text, comm->broken && comm->blames_others);
     comm->link.backend->abort(comm->link.self, exit_status, text);
 }
 
@@ -275,6 +275,7 @@ void tt_comm_set_timeout(tt_comm *comm, double seconds)
 {
     comm->timeout = seconds;
     tt_recorder_timeout(comm->link.recorder, seconds);
+    if (comm->watchdog) tt_watchdog_timeout_changed(comm->watchdog);
 }
 
 double tt_comm_timeout(const tt_comm *comm)

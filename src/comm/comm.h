@@ -64,6 +64,7 @@ struct tt_comm {
     double timeout;         /* seconds; 0 = never */
     double patience;        /* seconds of polling before a waiting rank begins to sleep */
     bool broken;            /* an operation failed: no more can run */
+    bool blames_others;     /* ... and that may be another rank's failure */
     bool agreed;            /* the last tt_agree of the world was a failure: every rank has it */
     int injected;           /* operations that a planned failure counts (inject.h) */
     int lost_rank;          /* ... because of this rank's failure; -1: for another reason */
@@ -89,8 +90,7 @@ void tt_comm_set_limits(tt_comm *comm, size_t cut_bytes, size_t scratch_bytes);
 
 static inline tt_op tt_op_start(tt_group *group, const char *name)
 {
-    tt_recorder_begin(group->comm->link.recorder, group->record, ++group->operations);
-    return (tt_op){group, name, group->operations};
+    return (tt_op){group, name, ++group->operations};
 }
 
 /* tt_exchange_begin - post all sends and receives of one exchange of `op`, each list with at most one entry

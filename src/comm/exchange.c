@@ -80,6 +80,7 @@ void tt_requests_free(tt_comm *comm)
 /* End of the comm's useful life: see the head of this file. */
 static tt_status fail(tt_comm *comm, tt_status status)
 {
+    if (!comm->broken) comm->blames_others = status == TT_ECOMM;
     comm->broken = true;
     for (tt_request *q = comm->requests; q; q = q->next) cancel(q);
     return status;
@@ -198,6 +199,7 @@ tt_status tt_exchange_begin(const tt_op *op, const tt_part *sends, int num_sends
         q->in_use = false;
         goto fail;
     }
+    tt_recorder_begin(comm->link.recorder, op->group->record, op->number);
     *out = q;
     return TT_OK;
 fail:
@@ -326,8 +328,7 @@ tt_status tt_request_end(tt_request **request)
     if (!q) return TT_OK;
     *request = NULL;
     q->in_use = false;
-    TT_CHECK(!q->comm->broken, TT_ECOMM, "%s: given up, since another operation of rank %d failed", q->name,
-             q->comm->link.rank);
+    if (q->comm->broken) return TT_ECOMM; /* given up by another operation's failure, whose message stays */
     tt_recorder *recorder = q->comm->link.recorder;
     if (q->record >= 0) tt_recorder_wait(recorder, q->name, q->record, q->number);
     tt_status status = wait_all(q);

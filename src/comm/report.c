@@ -164,7 +164,7 @@ size_t tt_report_hang(const tt_rank_report *ranks, int size, int waiting, char *
     add_op(&t, w, &w->at);
     if (w->at.group >= 0 && w->at.group < w->num_groups)
         add_standings(&t, ranks, size, &w->groups[w->at.group], w->at.number);
-    add(&t, "\n  nothing was saved, the last checkpoint is as it was; if ranks are only slow, raise ddp_timeout");
+    add(&t, "\n  the last checkpoint is as it was; if ranks are only slow, raise ddp_timeout");
     return t.length;
 }
 

@@ -61,7 +61,7 @@ struct tt_watchdog {
     verdict verdict;
     tt_word word;         /* room for the one at hand */
     /* Set by the main thread or a signal handler, read after a byte on `wake`. */
-    _Atomic bool stop, failing;
+    _Atomic bool stop, failing, changed;
     _Atomic int crash; /* signal */
     _Atomic bool crash_told;
     int fail_status;
@@ -217,9 +217,10 @@ static void refresh(tt_watchdog *w)
     double now = tt_recorder_clock(), patience = 3 * beat_seconds(w);
     for (int r = 0; r < w->size; r++) {
         peer *p = &w->peers[r];
-        if (p->mapped && !p->lost) {
-            look(p);
-            p->report.state = r == w->rank || now - alive(p) < patience ? TT_RANK_RUNS : state_of(p->report.record.pid);
+        if (p->mapped) {
+            look(p); /* of a process that is gone too: its memory is still ours */
+            bool lives = r == w->rank || now - alive(p) < patience;
+            p->report.state = p->lost ? TT_RANK_LOST : lives ? TT_RANK_RUNS : state_of(p->report.record.pid);
         } else if (p->report.known && !p->lost && p->report.state == TT_RANK_RUNS && now - p->heard > patience) {
             p->report.state = TT_RANK_SILENT;
         }
@@ -317,6 +318,7 @@ static void judge_lost(tt_watchdog *w)
     duty d = duty_of(w);
     if (d == LEAVES && now - w->lost_since > ALONE_SECONDS) leave(w, tt_status_exit(TT_ECOMM));
     if (d != SPEAKS) return;
+    refresh(w);
     tt_rank_report *ranks = malloc((size_t)w->size * sizeof *ranks);
     for (int r = 0; ranks && r < w->size; r++) ranks[r] = w->peers[r].report;
     if (ranks) tt_report_lost(ranks, who, text, sizeof text);
@@ -340,6 +342,7 @@ static void judge(tt_watchdog *w)
 static void hear_failure(tt_watchdog *w, int rank, int status, bool consequence, const char *cause)
 {
     if (w->verdict.there && (consequence || !w->verdict.consequence)) return;
+    if (w->peers[rank].mapped) look(&w->peers[rank]);
     size_t n = tt_report_where(&w->peers[rank].report, rank, w->verdict.text, sizeof w->verdict.text);
     snprintf(w->verdict.text + n, sizeof w->verdict.text - n, ": %s", cause);
     w->verdict.status = status;
@@ -547,11 +550,11 @@ static void *run(void *arg)
     refresh(w);
     for (int c = 0; c < NUM_COLLECTORS && c < w->rank; c++) connect_up(w, c);
     for (double next = 0; !atomic_load(&w->stop);) {
-        double now = tt_recorder_clock(), every = beat_seconds(w);
+        double now = tt_recorder_clock();
         bool urgent = w->verdict.there || w->lost_since != 0 || w->gave_up != 0;
-        if (now >= next) {
+        if (now >= next || atomic_exchange(&w->changed, false)) {
             beat(w);
-            next = now + every;
+            next = now + beat_seconds(w);
         }
         if (atomic_load(&w->failing) || atomic_load(&w->crash)) tell_failure(w);
         judge(w);
@@ -571,6 +574,12 @@ static void wake(tt_watchdog *w)
 {
     ssize_t n = write(w->wake[1], "", 1);
     (void)n; /* a full pipe wakes as well */
+}
+
+void tt_watchdog_timeout_changed(tt_watchdog *w)
+{
+    atomic_store(&w->changed, true);
+    wake(w);
 }
 
 void tt_watchdog_fail(tt_watchdog *w, int exit_status, const char *text, bool consequence)

@@ -31,6 +31,9 @@ tt_status tt_watchdog_start(tt_comm *comm, const char *path, tt_watchdog **out);
 /* tt_watchdog_stop - goodbye: from now on this rank may end. After a barrier. */
 void tt_watchdog_stop(tt_watchdog **w);
 
+/* The rank's timeout, and with it the beat, is another one from now on. */
+void tt_watchdog_timeout_changed(tt_watchdog *w);
+
 /* tt_watchdog_fail - take all ranks down because of this one's failure. Returns only when the watchdog cannot.
  * consequence: another rank's failure may be the cause. */
 void tt_watchdog_fail(tt_watchdog *w, int exit_status, const char *text, bool consequence);

@@ -148,6 +148,7 @@ tt_status tt_train_step(tt_model *m, const tt_batch *micros, int num, const tt_s
     tt_arena_mark mark = tt_arena_save(m->keep);
     TT_TRY(tt_arena_grant_zero(m->keep, num * NUM_SUMS, sizeof *sums, (void **)&sums));
     TT_TRY(tt_arena_grant_zero(m->keep, num, sizeof *balance, (void **)&balance));
+    tt_comm_set_step(m->mesh->comm, o->step);
     TT_TRY(tt_count_targets(m->mesh, micros, num, &targets));
     if (targets == 0) tt_warn("step %lld: no token of its rows is trained; only weight decay and momentum act",
                               (long long)o->step);

@@ -5,6 +5,12 @@
  *   test_comm mpi-abort    the last rank aborts with a message and status 3 while the others wait for it
  *   test_comm mpi-assert   the last rank breaks an invariant of tartan while the others wait for it
  *   test_comm mpi-stall    the last rank stalls; the others meet their deadline
+ *   test_comm mpi-order    the last rank is in another operation
+ *   test_comm mpi-sizes    the last rank sends less than the others expect
+ *   test_comm mpi-slow     the last rank moves bytes for longer than the timeout of the others, who wait for it
+ *   test_comm mpi-still    the last rank begins to move bytes and stops
+ *   test_comm mpi-crash    the last rank crashes
+ *   test_comm mpi-orphans  ranks 0 and 1 are killed while the others wait
  *   test_comm mpi-cpus     print threads per rank, CPUs before and CPUs after
  *   test_comm alone        print the backend that tt_comm_create chooses
  *
@@ -16,6 +22,7 @@
 #include "comm/comm.h"
 
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -424,6 +431,39 @@ static tt_status run_mode(tt_comm *comm, const char *mode)
         tt_comm_set_timeout(comm, 0.5);
         tt_comm_set_phase(comm, "load");
         if (last) sleep(60);
+        return tt_barrier(tt_comm_world(comm), "wait-for-all");
+    }
+    if (strcmp(mode, "mpi-order") == 0) return tt_barrier(tt_comm_world(comm), last ? "leave-early" : "wait-for-all");
+    if (strcmp(mode, "mpi-sizes") == 0) {
+        char all[64];
+        return tt_allgather(tt_comm_world(comm), "share", "0123456789", all, last ? 9 : 10);
+    }
+    if (strcmp(mode, "mpi-slow") == 0 || strcmp(mode, "mpi-still") == 0) {
+        bool still = strcmp(mode, "mpi-still") == 0;
+        tt_comm_set_timeout(comm, 0.5);
+        tt_comm_set_phase(comm, "load");
+        tt_comm_transfer_begin(comm, 3000);
+        /* 2 s in all, four times the timeout, but never 0.5 s without a byte. */
+        for (int i = 0; last && i < 20; i++) {
+            usleep(100 * 1000);
+            if (!still || i < 5) tt_comm_transfer_add(comm, 150);
+        }
+        tt_comm_transfer_end(comm);
+        TT_TRY(tt_barrier(tt_comm_world(comm), "wait-for-all"));
+        puts("met");
+        return TT_OK;
+    }
+    if (strcmp(mode, "mpi-crash") == 0) {
+        tt_comm_catch_crashes(comm);
+        tt_comm_set_phase(comm, "forward");
+        tt_comm_set_step(comm, 7);
+        if (last) raise(SIGSEGV);
+        return tt_barrier(tt_comm_world(comm), "wait-for-all");
+    }
+    if (strcmp(mode, "mpi-orphans") == 0) {
+        TT_TRY(tt_barrier(tt_comm_world(comm), "wait-for-all"));
+        usleep(200 * 1000); /* all watchdogs know each other by now */
+        if (tt_comm_rank(comm) < 2) raise(SIGKILL);
         return tt_barrier(tt_comm_world(comm), "wait-for-all");
     }
     if (strcmp(mode, "mpi-cpus") == 0) {

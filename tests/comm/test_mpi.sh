@@ -37,10 +37,17 @@ ends_with() {
     grep -qF "$4" <<<"${output%$'\n'*}"
   report $? "$1 ends all ranks"
 }
-ends_with mpi-abort 3 3 'tartan: rank 2: the disk is full'
+ends_with mpi-abort 3 3 'phase start): the disk is full'
 ends_with mpi-assert 3 1 'internal error: !last does not hold'
-ends_with mpi-stall 3 1 \
-  'wait-for-all (operation 1 of group world, phase load): not complete after 0.5 s; nothing from rank 2'
+ends_with mpi-stall 3 1 'missing: ranks 2'
+ends_with mpi-order 3 any 'rank 2 is in operation leave-early: ranks disagree about the order of operations'
+ends_with mpi-sizes 3 any 'rank 2, which sends 9: ranks disagree about sizes'
+ends_with mpi-still 3 1 'phase load): load does not move: 0.000 of 0.000 GB done'
+ends_with mpi-crash 3 any 'step 7, phase forward): crashed: segmentation fault'
+ends_with mpi-orphans 4 any 'rank 0 ('
+output=$(timeout 30 "${MPIRUN:-mpirun}" -n 3 "$program" mpi-slow 2>&1)
+[ $? = 0 ] && [ "$(grep -c met <<<"$output")" = 3 ]
+report $? "a slow transfer that moves is waited for"
 
 # Bound to one core, a rank alone on the host takes all that mpirun has.
 # nproc would heed the variables of OpenMP.
