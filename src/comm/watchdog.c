@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #define CONNECT_SECONDS     2.0  /* for each address */
+#define MEET_SECONDS        20.0
 #define CONSEQUENCE_SECONDS 2.0  /* a cause is looked for so long */
 #define ALONE_SECONDS       5.0  /* a failing rank waits so long for the collector */
 #define DRAIN_SECONDS       1.0  /* for the last words to arrive */
@@ -62,6 +63,7 @@ struct tt_watchdog {
     tt_word word;         /* room for the one at hand */
     /* Set by the main thread or a signal handler, read after a byte on `wake`. */
     _Atomic bool stop, failing, changed;
+    _Atomic bool connected; /* has tried to */
     _Atomic int crash; /* signal */
     _Atomic bool crash_told;
     int fail_status;
@@ -548,7 +550,9 @@ static void *run(void *arg)
         return NULL;
     }
     refresh(w);
+    atomic_store(&w->own->alive, (int64_t)(tt_recorder_clock() * 1e3));
     for (int c = 0; c < NUM_COLLECTORS && c < w->rank; c++) connect_up(w, c);
+    atomic_store(&w->connected, true);
     for (double next = 0; !atomic_load(&w->stop);) {
         double now = tt_recorder_clock();
         bool urgent = w->verdict.there || w->lost_since != 0 || w->gave_up != 0;
@@ -693,10 +697,13 @@ tt_status tt_watchdog_start(tt_comm *comm, const char *path, tt_watchdog **out)
     if (pipe2(w->wake, O_CLOEXEC | O_NONBLOCK) != 0) TT_GO(tt_error_set(TT_EIO, "no pipe for the watchdog: %s", strerror(errno)));
     TT_GO(meet(comm, path, w));
     TT_GO(start_thread(w));
+    /* Nobody goes on, and perhaps fails, before all can be told. Where addresses do not answer this ends as well. */
+    double end = tt_recorder_clock() + MEET_SECONDS;
+    while (!atomic_load(&w->connected) && tt_recorder_clock() < end) usleep(200);
     atomic_store(&of_process, w);
     tt_set_abort_hook(on_broken_invariant);
     *out = w;
-    return TT_OK;
+    return tt_barrier(tt_comm_world(comm), "meet");
 fail:
     destroy(&w);
     return status;

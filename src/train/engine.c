@@ -36,7 +36,7 @@ tt_status tt_engine_open(tt_comm *comm, const tt_engine_options *o, tt_engine *e
     tt_status status = ops ? TT_OK : tt_ops_default(&ops);
     if (status == TT_OK) status = open_files(o, tt_comm_size(comm), e);
     status = tt_agree(tt_comm_world(comm), "open-files", status);
-    tt_comm_set_phase(comm, "load");
+    if (status == TT_OK) tt_comm_set_phase(comm, "load");
     if (status == TT_OK) status = tt_agree(tt_comm_world(comm), "load", build(comm, o, ops, e));
     if (status != TT_OK) tt_engine_close(e);
     return status;

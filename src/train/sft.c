@@ -369,7 +369,7 @@ tt_status tt_sft(tt_comm *comm, const tt_config *config, const tt_sft_hooks *hoo
     tt_comm_set_phase(comm, "check");
     j.threads = tt_comm_threads_per_rank(comm, (int)config->threads);
     tt_status status = tt_agree(world, "check", check(&j));
-    tt_comm_set_phase(comm, "prepare");
+    if (status == TT_OK) tt_comm_set_phase(comm, "prepare");
     if (status == TT_OK) status = tt_agree(world, "prepare", prepare(&j));
     report->resident_before = resident_bytes();
     if (status == TT_OK) status = open_model(&j);

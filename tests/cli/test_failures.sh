@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# A rank of four fails on purpose, in every phase and in every way (src/comm/inject.h): the job ends within seconds (a rank
+# that stands still: after the deadline), not with success, after one message that names the rank and its phase, and leaves
+# no half of a model. By default each phase meets some of the ways; with TT_FULL=1 all of them.
+. tests/cli/lib.sh
+
+deadline=3
+slowest=0
+
+# fails PHASE OPERATION KIND RANK
+fails() {
+  local phase=$1 operation=$2 kind=$3 rank=$4 limit=10 errors good=1 start named=$4
+  rm -rf "$tmp/out"
+  start=$(date +%s%N)
+  export TARTAN_FAIL=$rank:$phase:$operation:$kind
+  run 4 sft "${sft_options[@]}" --max_steps 2 --ep_size 2 --ddp_timeout $deadline
+  unset TARTAN_FAIL
+  local tenths=$((($(date +%s%N) - start) / 100000000))
+  case $kind in stop | spin) limit=$((deadline + 8)) ;; *) [ $tenths -le $slowest ] || slowest=$tenths ;; esac
+  errors=$(grep -c '^tartan: error: ' <<<"$output")
+  [ "$errors" = 1 ] || { why="$errors messages, expected 1"; good=0; }
+  [ $status != 0 ] && [ $status != 124 ] || { why='it did not fail, or hung'; good=0; }
+  [ $seconds -le $limit ] || { why="it took $seconds s, at most $limit expected"; good=0; }
+  grep -qE "^(tartan: error:| ) rank $named \(host [^ ]+, pid [0-9]+, (step [12], )?phase $phase\)" <<<"$output" ||
+    { why="rank $named and phase $phase are not named"; good=0; }
+  case $kind in
+    error | abort) said 'a failure on purpose' || good=0 ;;
+    assert) said 'internal error: ' 'a failure on purpose' || good=0 ;;
+    memory) said 'no memory, on purpose' || good=0 ;;
+    segv) said 'crashed: segmentation fault' || good=0 ;;
+    kill | exit) said 'has ended without a word' || good=0 ;;
+    stop) said 'not complete after 3 s' "missing: ranks $rank" 'is stopped; its last operation' || good=0 ;;
+    spin) said 'not complete after 3 s' "missing: ranks $rank" 'runs; its last operation' || good=0 ;;
+  esac
+  if [ -e "$tmp/out/model.safetensors" ] && [ "$phase" != save ]; then
+    why='a model was left behind' good=0
+  fi
+  [ $good = 1 ]
+  ok $? "$kind of rank $rank in $phase, $operation"
+}
+
+if ! mpi; then
+  skip 'failures of ranks' 'this build has no MPI'
+  finish
+fi
+
+places=('start configuration' 'check check' 'prepare prepare' 'open open-files' 'load load' 'forward dispatch-tokens'
+  'forward gather-unit' 'backward dispatch-gradients' 'backward reduce-gradient' 'step gradient-norm' 'save save-write'
+  'save save-publish')
+if [ -n "${TT_FULL:-}" ]; then
+  for place in "${places[@]}"; do
+    for kind in error abort assert memory segv kill exit stop spin; do
+      for rank in 0 1 3; do
+        # shellcheck disable=SC2086
+        fails $place $kind $rank
+      done
+    done
+  done
+else
+  fails start configuration kill 0
+  fails check check error 2
+  fails prepare prepare exit 3
+  fails open open-files memory 1
+  fails load load kill 0
+  fails forward dispatch-tokens error 3
+  fails forward gather-unit segv 1
+  fails forward dispatch-tokens stop 2
+  fails backward dispatch-gradients kill 2
+  fails backward reduce-gradient assert 0
+  fails step gradient-norm abort 1
+  fails step gradient-norm stop 0
+  fails save save-write error 2
+  fails save save-publish kill 1
+  fails save save-write spin 3
+fi
+echo "# the slowest to end without a deadline took 0.$slowest s" | sed -E 's/0\.([0-9]+)([0-9]) s/\1.\2 s/'
+
+# Recorders are files without names: nothing is left behind.
+left=$(find /dev/shm "${TMPDIR:-/tmp}" -maxdepth 1 -name 'tartan-??????' -size -16k -newer "$tmp" 2>/dev/null)
+why="left: $left"
+[ -z "$left" ]
+ok $? 'no recorder is left behind'
+finish
