@@ -18,7 +18,7 @@ typedef struct tt_pass {
     tt_arena *cache;        /* where forward puts what backward needs */
     bool again;             /* this forward only serves backward: outputs of the block are not needed */
     double *balance_counts, *balance_sums; /* [E] over all MoE layers */
-    double balance_rows;    /* rows behind them, all ranks */
+    double balance_rows;    /* rows behind them; after tt_balance_finish what the gradient is divided by */
 } tt_pass;
 
 typedef struct tt_attention_cache {
@@ -74,7 +74,8 @@ tt_status tt_experts_forward(tt_pass *p, const tt_layer_params *l, const tt_rout
 /* dy_TD compute; dx_TD (real) += gradient through experts and router. Collective over the ep group. */
 tt_status tt_experts_backward(tt_pass *p, const tt_layer_params *l, const tt_routing *r, const tt_expert_cache *c,
                               tt_mat x_TD, tt_mat dy_TD, tt_mat dx_TD);
-/* After all blocks' forward: statistics over all ranks, value of the balance loss. Collective over the world. */
+/* After all blocks' forward: balance_counts become shares, *value the balance loss of the micro-step, the same on every
+ * rank. Collective over the world. */
 tt_status tt_balance_finish(tt_pass *p, double *value);
 
 /* Final norm, head, loss: dx_TD (real) is overwritten with the gradient of the last block's output (backward passes).

@@ -48,12 +48,20 @@ tt_status tt_model_init(tt_model *m, const tt_model_config *config, const tt_mod
                         tt_kernel *kernel);
 void tt_model_fini(tt_model *m);
 
+/* Whose tokens the statistics of a micro-step's balance loss are taken over. */
+typedef enum tt_balance_scope {
+    TT_BALANCE_GLOBAL, /* all ranks' together: the placement of rows on ranks does not matter */
+    TT_BALANCE_RANK    /* each rank's own batch apart: the loss is the mean over the batches that have tokens, as where
+                        * ranks compute it alone and their gradients are averaged */
+} tt_balance_scope;
+
 /* What to do with a batch. */
 typedef struct tt_micro {
     const tt_batch *batch;  /* may hold no tokens: the rank takes part all the same */
     bool backward;          /* false: loss and logits only; gradients are not touched */
     double scale;           /* gradient of sum(nll) * scale: 1 / targets of the whole step */
     double balance;         /* weight of the balance loss in this micro-step, 0: off */
+    tt_balance_scope balance_scope; /* the same on every rank */
     /* Expert choices. replay: [MoE layer] arrays [T,K] to use instead of choosing; record: the same arrays, filled. */
     const int32_t *const *replay;
     int32_t *const *record;

@@ -87,11 +87,22 @@ tt_status tt_route(tt_pass *p, int layer, const tt_layer_params *l, tt_mat x_TD,
     return tt_dispatch_plan(p->m->mesh, k, keep, p->m->booked_rows, r);
 }
 
-tt_status tt_balance_finish(tt_pass *p, double *value)
+/* Records that chose an expert become f, their share of all; returns E sum_e f_e P_e, 0 without records. */
+static double balance_value(tt_pass *p, const double *counts, const double *sums, double rows)
+{
+    double value = 0;
+    int64_t E = p->m->config->num_experts;
+    for (int64_t e = 0; e < E && rows > 0; e++) {
+        p->balance_counts[e] = counts[e] / rows;
+        value += (double)E * p->balance_counts[e] * sums[e] / rows;
+    }
+    return value;
+}
+
+static tt_status balance_of_all(tt_pass *p, double *value)
 {
     int64_t E = p->m->config->num_experts;
     double *all;
-    *value = 0;
     TT_TRY(tt_arena_grant(p->m->keep, 2 * E + 1, sizeof *all, (void **)&all));
     memcpy(all, p->balance_counts, (size_t)E * sizeof *all);
     memcpy(all + E, p->balance_sums, (size_t)E * sizeof *all);
@@ -100,13 +111,28 @@ tt_status tt_balance_finish(tt_pass *p, double *value)
     if (p->m->mesh->tp_rank > 0) memset(all, 0, (size_t)(2 * E + 1) * sizeof *all);
     if (!tt_fault(TT_FAULT_BALANCE_PER_RANK))
         TT_TRY(tt_allreduce_f64(p->m->mesh->world, "balance-statistics", all, 2 * E + 1));
-    double rows = all[2 * E];
-    for (int64_t e = 0; e < E && rows > 0; e++) {
-        p->balance_counts[e] = all[e] / rows; /* f, from here on */
-        *value += (double)E * p->balance_counts[e] * all[E + e] / rows;
-    }
-    p->balance_rows = rows;
+    p->balance_rows = all[2 * E];
+    *value = balance_value(p, all, all + E, p->balance_rows);
     return TT_OK;
+}
+
+/* Ranks that share a batch have the same statistics of it, bit by bit; one of them speaks for it. */
+static tt_status balance_of_ranks(tt_pass *p, double *value)
+{
+    enum { SUM, BATCHES };
+    double mean[2], own = balance_value(p, p->balance_counts, p->balance_sums, p->balance_rows);
+    bool counts = p->m->mesh->tp_rank == 0 && p->balance_rows > 0;
+    mean[SUM] = counts ? own : 0;
+    mean[BATCHES] = counts ? 1 : 0;
+    TT_TRY(tt_allreduce_f64(p->m->mesh->world, "balance-statistics", mean, 2));
+    p->balance_rows *= mean[BATCHES];
+    *value = mean[BATCHES] > 0 ? mean[SUM] / mean[BATCHES] : 0;
+    return TT_OK;
+}
+
+tt_status tt_balance_finish(tt_pass *p, double *value)
+{
+    return p->micro->balance_scope == TT_BALANCE_RANK ? balance_of_ranks(p, value) : balance_of_all(p, value);
 }
 
 /* Gradient of the router from that of the gates: dx += ..., dW_router += .... */

@@ -111,6 +111,10 @@
     X(ALLGATHER, "allgather", 1)                                                                             \
     X(ALLREDUCE, "allreduce", 1)
 
+#define TT_BALANCE_SCOPE_MAP(X)                                                                              \
+    X(GLOBAL, "global", 1)                                                                                   \
+    X(RANK, "rank", 1)
+
 #define TT_NONFINITE_MAP(X)                                                                                  \
     X(STOP, "stop", 1)                                                                                       \
     X(SKIP, "skip", 1)
@@ -181,6 +185,7 @@ typedef enum tt_flag { TT_FLAG_UNSET = -1, TT_FLAG_FALSE, TT_FLAG_TRUE } tt_flag
 #define TT_CONFIG_TYPE_TOKENS_SEEN tt_tokens_seen
 #define TT_CONFIG_TYPE_DISPATCH    tt_dispatch_kind
 #define TT_CONFIG_TYPE_NONFINITE   tt_nonfinite
+#define TT_CONFIG_TYPE_BALANCE_SCOPE tt_balance_scope
 
 /* TT_KEY_packing, ...: a key as a number. */
 typedef enum tt_config_id {

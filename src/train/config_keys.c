@@ -87,6 +87,9 @@ static const tt_config_word words_DISPATCH[] = {TT_DISPATCH_MAP(X){NULL, 0}};
 #define X(name, word, built) [TT_NONFINITE_##name] = {word, built},
 static const tt_config_word words_NONFINITE[] = {TT_NONFINITE_MAP(X){NULL, 0}};
 #undef X
+#define X(name, word, built) [TT_BALANCE_##name] = {word, built},
+static const tt_config_word words_BALANCE_SCOPE[] = {TT_BALANCE_SCOPE_MAP(X){NULL, 0}};
+#undef X
 
 /* Members are written as int, whichever enum they are. */
 _Static_assert(sizeof(tt_flag) == sizeof(int) && sizeof(tt_dispatch_kind) == sizeof(int) &&
@@ -117,6 +120,7 @@ _Static_assert(sizeof(tt_flag) == sizeof(int) && sizeof(tt_dispatch_kind) == siz
 #define KIND_TOKENS_SEEN KIND_WORD(words_TOKENS_SEEN)
 #define KIND_DISPATCH    KIND_WORD(words_DISPATCH)
 #define KIND_NONFINITE   KIND_WORD(words_NONFINITE)
+#define KIND_BALANCE_SCOPE KIND_WORD(words_BALANCE_SCOPE)
 
 #define AT_LEAST(x)     .lower = TT_BOUND_CLOSED, .min = (x),
 #define ABOVE(x)        .lower = TT_BOUND_OPEN, .min = (x),

@@ -108,6 +108,8 @@
     X(LOSS, loss_type, "nll", (), "what is minimised (chunked_nll is a deprecated name of nll)")             \
     X(REAL, router_aux_loss_coef, "null", (AT_LEAST(0)),                                                     \
       "weight of the load-balancing loss; unset = the model's own, 0 = off")                                 \
+    X(BALANCE_SCOPE, router_aux_loss_scope, "global", (),                                                    \
+      "tokens that it looks at together: all of a micro-step, or each rank's own batch")                     \
     X(REAL, label_smoothing_factor, "0.0", (AT_LEAST(0) AT_MOST(1) GATE(LABEL_SMOOTHING, asks_nonzero)),     \
       "share of every target spread over the vocabulary")                                                    \
     X(REAL, neftune_noise_alpha, "null", (AT_LEAST(0) GATE(NEFTUNE, asks_nonzero)), "noise on embeddings")   \

@@ -200,6 +200,7 @@ static tt_step_options step_options(const job *j, int64_t step, int64_t micro_st
         .max_grad_norm = c->max_grad_norm,
         .step = step + 1,
         .balance = j->balance_coef / (double)micro_steps,
+        .balance_scope = c->router_aux_loss_scope,
         .seed = (uint64_t)c->seed,
         .nonfinite = c->nonfinite,
     };

@@ -86,6 +86,7 @@ static tt_status micro_step(tt_model *m, const tt_batch *b, const tt_step_option
         .backward = true,
         .scale = targets > 0 ? 1 / (double)targets : 0,
         .balance = o->balance,
+        .balance_scope = o->balance_scope,
     };
     tt_micro_result r;
     TT_TRY(tt_model_micro_step(m, &micro, &r));

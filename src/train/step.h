@@ -18,6 +18,7 @@ typedef struct tt_step_options {
     double max_grad_norm; /* <= 0: no clipping */
     int64_t step;         /* counts from 1 */
     double balance;       /* weight of the balance loss in each micro-step: coefficient / micro-steps */
+    tt_balance_scope balance_scope;
     uint64_t seed;        /* stochastic rounding of bf16 weights */
     tt_nonfinite nonfinite;
 } tt_step_options;

@@ -211,7 +211,7 @@ static tt_status open_engine(tt_comm *comm, const trial_run *r, tt_engine *e)
         .folder = r->folder,
         .config = config,
         .init_seed = 3,
-        .mesh = {.ep_size = r->mesh.ep},
+        .mesh = {.ep_size = r->mesh.ep, .tp_size = r->tp, .dispatch = r->dispatch},
         .ops = r->ops ? r->ops : &tt_ops_ref,
         .resident = r->bf16_weights ? TT_BF16 : TT_F32,
         .compute = r->bf16_compute ? TT_BF16 : TT_F32,

@@ -65,6 +65,8 @@ bool trial_mesh_fits(const trial_shape *s, trial_mesh mesh);
 typedef struct trial_run {
     const trial_model *model;
     trial_mesh mesh;
+    int tp; /* ranks that share a batch; bodies that take rows from plans know nothing of it */
+    tt_dispatch_kind dispatch;
     const tt_ops *ops; /* NULL: tt_ops_ref */
     bool bf16_weights; /* resident BF16 */
     bool bf16_compute;

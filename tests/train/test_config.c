@@ -270,6 +270,7 @@ static void wrong_values_are_named(void **state)
         {"fsdp_size: 0", "key 'fsdp_size' is integer 0; expected a whole number, at least 1, or null"},
         {"ep_size: -1", "at least 1"},
         {"router_aux_loss_coef: -0.1", "at least 0, or null"},
+        {"router_aux_loss_scope: group", "global, rank"},
         {"lora_dropout: 1.0", "below 1"},
         {"threads: -1", "at least 0"},
         {"dataset_kwargs: {skip: true}", "'skip' is unknown; only skip_prepare_dataset"},
