@@ -29,7 +29,7 @@ static void print_report(const tt_certify_report *r)
 }
 
 /* Bytes that the exchange of the MoE layers sent between ranks, both directions of both passes. */
-static tt_status print_traffic(tt_comm *comm, int64_t tokens)
+static tt_status print_traffic(tt_comm *comm, const tt_certify_report *r)
 {
     static const char *const names[] = {"dispatch-tokens", "return-outputs", "dispatch-gradients", "return-gradients"};
     int64_t sent[4];
@@ -38,7 +38,10 @@ static tt_status print_traffic(tt_comm *comm, int64_t tokens)
     if (tt_comm_rank(comm) > 0) return TT_OK;
     printf("bytes sent    ");
     for (int i = 0; i < 4; i++) printf("%s %s %lld", i ? "," : "", names[i], (long long)sent[i]);
-    printf(" (%lld tokens)\n", (long long)tokens);
+    printf(" (%lld tokens)\n", (long long)r->tokens);
+    for (int i = 0; i < r->num_moe; i++)
+        printf("  layer %-6d forward %lld, backward %lld\n", r->traffic[i].layer, (long long)r->traffic[i].forward,
+               (long long)r->traffic[i].backward);
     return TT_OK;
 }
 
@@ -83,7 +86,7 @@ static tt_status certify(tt_comm *comm, tt_certify_options *o, const char *batch
     TT_TRY(status);
     bool passed = report.passed;
     if (tt_comm_rank(comm) == 0) print_report(&report);
-    status = world > 1 ? print_traffic(comm, report.tokens) : TT_OK;
+    status = world > 1 ? print_traffic(comm, &report) : TT_OK;
     if (tt_comm_rank(comm) == 0) {
         printf("\n%s: %d rank%s, %lld parameters, %lld wrong\n", passed ? "CERTIFIED" : "NOT CERTIFIED", world,
                world > 1 ? "s" : "", (long long)report.num_rows, (long long)report.bad_rows);

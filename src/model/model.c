@@ -41,12 +41,25 @@ static void tap(tt_pass *p, const char *what, int layer, tt_mat m)
     if (p->m->tap) p->m->tap(p->m->tap_user, what, layer, m);
 }
 
+static int64_t exchanged(const tt_pass *p)
+{
+    return p->m->expert_bytes ? tt_dispatch_bytes(p->m->mesh->comm) : 0;
+}
+
+/* What has been exchanged since it was `before` goes to the layer's account. */
+static void count_exchange(tt_pass *p, int layer, bool backward, int64_t before)
+{
+    if (!p->m->expert_bytes) return;
+    p->m->expert_bytes[2 * tt_model_moe_index(p->m->config, layer) + backward] += exchanged(p) - before;
+}
+
 static tt_status feed_forward(tt_pass *p, int layer, const tt_layer_params *l, tt_mat y_TD, tt_block_state *state,
                               tt_block_cache *c)
 {
     tt_model *m = p->m;
     tt_kernel *k = m->kernel;
     if (l->expert_unit < 0) return tt_mlp_forward(p, l->gate, l->up, l->down, c->normed, y_TD, &c->mlp);
+    int64_t before = exchanged(p);
     if (p->again && tt_fault(TT_FAULT_ROUTED_AGAIN) && m->mesh->world_size > 1) {
         k->ops->scale(k, -1, c->normed);
         TT_TRY(tt_route(p, layer, l, c->normed, &state->routing));
@@ -58,6 +71,7 @@ static tt_status feed_forward(tt_pass *p, int layer, const tt_layer_params *l, t
     TT_TRY(tt_unit_gather(m->shards, k, l->expert_unit));
     TT_TRY(tt_experts_forward(p, l, state->routing, c->normed, y_TD, &c->experts));
     tt_unit_release(m->shards, l->expert_unit);
+    count_exchange(p, layer, p->again, before);
     return TT_OK;
 }
 
@@ -97,7 +111,9 @@ static tt_status block_backward(tt_pass *p, int layer, const tt_block_state *sta
     } else {
         if (l->shared_gate >= 0)
             TT_TRY(tt_mlp_backward(p, l->shared_gate, l->shared_up, l->shared_down, &c->mlp, c->normed, dy, dnormed));
+        int64_t before = exchanged(p);
         TT_TRY(tt_experts_backward(p, l, state->routing, c->experts, c->normed, dy, dnormed));
+        count_exchange(p, layer, true, before);
     }
     k->ops->rmsnorm_back(k, dnormed, c->u, tt_weight_mat(p, l->norm_mlp), c->rstd.data, true, dx_TD,
                          tt_unit_gradient(m->shards, l->norm_mlp));

@@ -39,6 +39,8 @@ typedef struct tt_model {
     int64_t loss_chunk;            /* rows of logits at a time */
     int64_t booked_rows;           /* received rows per exchange round, 0 = twice the balanced share */
     int64_t *expert_counts;        /* [MoE layers, E] += choices of each forward pass; NULL: not counted */
+    int64_t *expert_bytes;         /* [MoE layers, 2] += bytes that this rank sends in the exchange (moe/dispatch.h),
+                                    * forward and backward; NULL: not counted */
     tt_tap tap;                    /* may be NULL */
     void *tap_user;
 } tt_model;

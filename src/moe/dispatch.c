@@ -421,3 +421,16 @@ tt_status tt_share_rows(const tt_mesh *mesh, tt_kernel *k, const char *name, tt_
     tt_arena_restore(k->scratch, mark);
     return status;
 }
+
+/* --- counting ------------------------------------------------------------------------------------------------ */
+
+int64_t tt_dispatch_bytes(const tt_comm *comm)
+{
+    static const char *const names[] = {
+        "dispatch-rounds", "dispatch-counts",    "dispatch-experts", "dispatch-weights", "dispatch-tokens", "return-outputs",
+        "share-outputs",   "dispatch-gradients", "return-gradients", "return-weights",   "share-gradients", "share-gates",
+    };
+    int64_t sum = 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) sum += tt_comm_bytes_sent(comm, names[i]);
+    return sum;
+}

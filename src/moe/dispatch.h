@@ -29,6 +29,25 @@
  * destination at most booked / ep rows per round. The number of rounds follows from counts that all ranks of the group
  * know. Every rank takes part in every round, with zero rows if need be. Rows are compact; nothing reads memory that was
  * not written.
+ *
+ * Costs. Bytes that one layer sends in one micro-step, summed over the ranks of an ep group, what stays on a rank not
+ * counted. With s and r the sizes of a dispatched row's element (compute) and of a real one, D the width, Q the rounds,
+ * and over the tokens that ranks of the group dispatch
+ *     rows    alltoall: (token, other rank that owns one of its experts); allgather: tokens (ep - 1); allreduce: 0
+ *     pairs   (token, chosen expert of another rank); allreduce: 0
+ * an operation named
+ *     dispatch-rounds, dispatch-counts       16 ep^2 (ep - 1),  16 ep (ep - 1) Q
+ *     dispatch-experts, dispatch-weights     4 (rows + pairs),  r pairs
+ *     dispatch-tokens, return-outputs        s D rows,  r D rows
+ *     dispatch-gradients, return-gradients   s D rows,  r D rows
+ *     return-weights                         r pairs
+ * and for results that replicas share, n elements per token (D for share-outputs and share-gradients, K for share-gates),
+ * for each batch of T tokens
+ *     alltoall, allgather                    r n T (tp - 1)
+ *     allreduce                              r 2 ep (ep - 1) ceil(n T / ep)
+ * Forward is the plan, tokens there, outputs back and shared; backward is tokens once more when the block is computed
+ * again, gradients there and back, weights back, gates and gradients shared. One copy per chosen expert would be rows =
+ * pairs: bench/bench_dispatch.c compares.
  */
 #ifndef TT_MOE_DISPATCH_H
 #define TT_MOE_DISPATCH_H
@@ -93,5 +112,9 @@ tt_status tt_share_rows(const tt_mesh *mesh, tt_kernel *k, const char *name, tt_
  * stay as they are. Collective over the ep group. */
 tt_status tt_return_gate_gradients(const tt_mesh *mesh, tt_kernel *k, tt_arena *work, const tt_routing *r, int round,
                                    tt_mat dpair_P, tt_mat dgates_TK);
+
+/* tt_dispatch_bytes - bytes that this rank has sent so far in the operations listed under Costs: by their names, so that
+ * other transfers may be on their way meanwhile. Callers give rows and results those names. Local. */
+int64_t tt_dispatch_bytes(const tt_comm *comm);
 
 #endif

@@ -97,6 +97,28 @@ static tt_status execute(tt_certify_run *r, bool replay)
     return tt_gradient_norm(m, &r->norm);
 }
 
+/* The mesh's run, with the bytes that its exchange sends. */
+static tt_status execute_on_mesh(tt_certify_run *r, tt_certify_report *report)
+{
+    const tt_model_config *c = &r->engine.config;
+    int n = num_moe(c);
+    int64_t *bytes = calloc(2 * (size_t)n + 1, sizeof *bytes);
+    report->traffic = calloc((size_t)n + 1, sizeof *report->traffic);
+    tt_status status = bytes && report->traffic ? TT_OK : tt_error_set(TT_ENOMEM, "certify: out of memory");
+    status = tt_agree(r->engine.mesh->world, "certify-traffic", status);
+    r->engine.model.expert_bytes = bytes;
+    if (status == TT_OK) status = execute(r, false);
+    r->engine.model.expert_bytes = NULL;
+    if (status == TT_OK) status = tt_allreduce_i64(r->engine.mesh->world, "certify-traffic", bytes, 2 * n);
+    for (int i = 0; i < c->num_layers && status == TT_OK; i++) {
+        if (!c->is_moe[i]) continue;
+        const int64_t *sent = bytes + 2 * report->num_moe;
+        report->traffic[report->num_moe++] = (tt_certify_traffic){i, sent[0], sent[1]};
+    }
+    free(bytes);
+    return status;
+}
+
 /* --- the reference on one process ---------------------------------------------------------------------------------- */
 
 /* Weights and gradients, in fp32, of the reference and of its other order of summation, both held until the comparison is
@@ -193,7 +215,7 @@ tt_status tt_certify(tt_comm *comm, const tt_certify_options *o, tt_certify_repo
         if (!mesh_run.logits) status = tt_error_set(TT_ENOMEM, "certify: out of memory for the logits");
         status = tt_agree(mesh_run.engine.mesh->world, "certify-logits", status);
     }
-    if (status == TT_OK) status = execute(&mesh_run, false);
+    if (status == TT_OK) status = execute_on_mesh(&mesh_run, report);
     if (status == TT_OK && o->save_outputs) status = tt_certify_save(o->save_outputs, &mesh_run, o->rows);
     if (status == TT_OK) status = compare(o, &mesh_run, &reference, &alternative, report);
     if (status == TT_OK) status = conclude(&mesh_run, &reference, report);
@@ -209,6 +231,7 @@ void tt_certify_report_free(tt_certify_report *r)
     for (int64_t i = 0; i < r->num_rows; i++) free(r->names[i]);
     free(r->names);
     free(r->rows);
+    free(r->traffic);
     *r = (tt_certify_report){0};
 }
 

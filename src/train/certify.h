@@ -33,6 +33,12 @@ typedef struct tt_certify_row {
     bool tiny, good;
 } tt_certify_row;
 
+/* What the exchange of a MoE layer sent to other ranks, all ranks together (moe/dispatch.h has the formulas). */
+typedef struct tt_certify_traffic {
+    int layer;
+    int64_t forward, backward; /* bytes */
+} tt_certify_traffic;
+
 typedef struct tt_certify_report {
     int64_t num_rows;
     tt_certify_row *rows; /* rank 0 only, in table order */
@@ -43,6 +49,8 @@ typedef struct tt_certify_report {
     char first_wrong[160];  /* the first choice that rounding cannot explain */
     bool loss_good, norm_good;
     int64_t bad_rows;
+    int num_moe;
+    tt_certify_traffic *traffic; /* [num_moe] on every rank */
     bool passed;            /* the same on every rank */
 } tt_certify_report;
 

@@ -17,22 +17,28 @@ static int64_t num_moe(const tt_model *m)
     return tt_model_moe_index(m->config, (int)m->config->num_layers);
 }
 
+static int64_t num_counts(const tt_model *m)
+{
+    return num_moe(m) * (m->config->num_experts + 2);
+}
+
 tt_status tt_statistics_begin(tt_statistics *s, tt_model *model)
 {
     *s = (tt_statistics){.model = model};
-    s->counts = calloc((size_t)(num_moe(model) * model->config->num_experts) + 1, sizeof *s->counts);
+    s->counts = calloc((size_t)num_counts(model) + 1, sizeof *s->counts);
     s->bytes = calloc(NUM_OPERATIONS, sizeof *s->bytes);
     if (!s->counts || !s->bytes) {
         tt_statistics_end(s);
         return tt_error_set(TT_ENOMEM, "out of memory for statistics");
     }
     model->expert_counts = s->counts;
+    model->expert_bytes = s->counts + num_moe(model) * model->config->num_experts;
     return TT_OK;
 }
 
 void tt_statistics_end(tt_statistics *s)
 {
-    if (s->model) s->model->expert_counts = NULL;
+    if (s->model) s->model->expert_counts = s->model->expert_bytes = NULL;
     free(s->counts);
     free(s->bytes);
     *s = (tt_statistics){0};
@@ -62,11 +68,18 @@ static json_t *layer_of(const int64_t *counts, int64_t E, int layer)
 static tt_status record_experts(tt_statistics *s, json_t *record)
 {
     const tt_model_config *c = s->model->config;
-    int64_t E = c->num_experts, n = num_moe(s->model) * E;
+    int64_t E = c->num_experts, n = num_counts(s->model);
     TT_TRY(tt_allreduce_i64(s->model->mesh->world, "expert-statistics", s->counts, n));
     json_t *list = json_array();
-    for (int i = 0, moe = 0; i < c->num_layers; i++)
-        if (c->is_moe[i]) json_array_append_new(list, layer_of(s->counts + E * moe++, E, i));
+    for (int i = 0, moe = 0; i < c->num_layers; i++) {
+        if (!c->is_moe[i]) continue;
+        json_t *o = layer_of(s->counts + E * moe, E, i);
+        const int64_t *bytes = s->model->expert_bytes + 2 * moe++;
+        json_array_append_new(list, o);
+        if (s->model->mesh->world_size == 1) continue;
+        json_object_set_new(o, "bytes_forward", json_integer(bytes[0]));
+        json_object_set_new(o, "bytes_backward", json_integer(bytes[1]));
+    }
     json_object_set_new(record, "experts", list);
     memset(s->counts, 0, (size_t)n * sizeof *s->counts);
     return TT_OK;

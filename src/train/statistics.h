@@ -2,7 +2,9 @@
  *
  * Added to a record of metrics.jsonl:
  *   experts     one object per MoE layer, over all tokens since the last record: "layer"; "entropy" of the experts' shares
- *               of the choices, divided by ln E (1: even); "largest_share"; "idle": experts that nobody chose
+ *               of the choices, divided by ln E (1: even); "largest_share"; "idle": experts that nobody chose; with several
+ *               ranks "bytes_forward" and "bytes_backward": what its exchange sent to other ranks, all ranks together
+ *               (moe/dispatch.h has the formulas)
  *   bytes_sent  by operation, all ranks together, since the last record: bytes that went to another rank. dispatch-tokens and
  *               return-outputs are the forward exchange of the MoE layers, dispatch-gradients and return-gradients the
  *               backward one (recomputation dispatches tokens again); gather-unit and reduce-gradient move weights
@@ -16,7 +18,8 @@
 
 typedef struct tt_statistics {
     tt_model *model;
-    int64_t *counts;  /* [MoE layers, E] choices since the last record, this rank's; the model adds to them */
+    int64_t *counts;  /* [MoE layers, E] choices and [MoE layers, 2] bytes sent by their exchange, forward and backward;
+                       * since the last record, this rank's; the model adds to them */
     int64_t *bytes;   /* per operation at the last record */
 } tt_statistics;
 

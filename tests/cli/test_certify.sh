@@ -20,6 +20,13 @@ reference_loss() {
   awk -v a="$got" -v b="$expected" 'BEGIN { d = a - b; exit !(b > 0 && d <= 5e-6 && d >= -5e-6) }'
 }
 
+# A line for each of the two layers; backward sends more than forward, since it computes blocks again.
+traffic() {
+  why="no such lines in the report"
+  awk '$1 == "layer" && $3 == "forward" && $5 == "backward" { n++; if ($4 + 0 <= 0 || $6 + 0 <= $4 + 0) bad = 1 }
+       END { exit bad || n != 2 }' <<<"$output"
+}
+
 check 'one process' certified 0
 check 'one process, a batch' certified 0 --batch $fixture/batch.json --save_outputs "$tmp/one.safetensors"
 check 'the loss of the reference' reference_loss
@@ -62,6 +69,7 @@ if mpi; then
 4 --tp_size 2 --ep_size 2 --expert_dispatch allreduce
 4 --tp_size 2 --ep_size 4
 END
+  check 'the bytes that each layer sends, by direction' traffic
   for case in '3 3 holes' '2 1 positions' '4 2 nulls'; do
     set -- $case
     check "$1 ranks, ep_size $2, batch with $3" certified $1 --ep_size $2 --batch "$tmp/$3.json" --save_outputs "$tmp/$3-$1.safetensors"

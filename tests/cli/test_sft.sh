@@ -87,6 +87,7 @@ if mpi; then
   check '2 ranks that share each batch' train 2 6 tp --tp_size 2
   check '2 ranks that share each batch: the numbers of one process' same_metrics one tp
   check '2 ranks that share each batch: the weights of one process' near 1e-4 "$tmp/one/model.safetensors" "$tmp/tp/model.safetensors"
+  check '2 ranks that share the experts: bytes of each layer' grep -qE '"layer":1,.*"bytes_forward":[1-9][0-9]*,"bytes_backward":[1-9]' "$tmp/shared/metrics.jsonl"
   check '2 ranks again' train 2 3 shared-again --ep_size 2
   check '2 ranks repeat bit by bit' same_run shared shared-again
 else

@@ -20,6 +20,23 @@ if "$build/check/tartan" --version | grep -q 'with MPI'; then
 else
   echo "ok $((number += 1)) - 01-train on 4 ranks # SKIP built without MPI"
 fi
+check "02-shared-batch on one process" "$build/examples/02-shared-batch" $model
+cp "$out/log" "$out/alone.log"
+# Losses of eight steps within 1e-5: sums over ranks are rounded in other places (as in tests/cli/test_sft.sh).
+same_losses() {
+  paste -d ' ' <(grep ^step "$out/alone.log") <(grep ^step "$out/shared.log") | awk '
+    { d = $4 - $13; print; if (d < 0) d = -d; if ($2 != $11 || !(d <= 1e-5 * $4) || $8 != $17) bad = 1 }
+    END { exit bad || NR != 8 }'
+}
+export -f same_losses; export out
+if "$build/check/tartan" --version | grep -q 'with MPI'; then
+  check "02-shared-batch on 4 ranks" "${MPIRUN:-mpirun}" -n 4 "$build/examples/02-shared-batch" $model
+  cp "$out/log" "$out/shared.log"
+  check "its mesh" grep -q 'ranks 4: fsdp_size 2, tp_size 2, ep_size 2' "$out/shared.log"
+  check "its losses are those of one process" bash -c same_losses
+else
+  echo "ok $((number += 1)) - 02-shared-batch on 4 ranks # SKIP built without MPI"
+fi
 check "the loss falls" awk '/^step/ { if (!first) first = $4 + 0; last = $4 + 0 } END { exit !(last < first) }' "$out/one.log"
 echo "1..$number"
 exit $failed
