@@ -76,6 +76,8 @@ tt_status tt_experts_backward(tt_pass *p, const tt_layer_params *l, const tt_rou
                               tt_mat x_TD, tt_mat dy_TD, tt_mat dx_TD);
 /* After all blocks' forward: statistics over all ranks, value of the balance loss. Collective over the world. */
 tt_status tt_balance_finish(tt_pass *p, double *value);
+/* What the backward passes of all blocks need: these statistics. Local. */
+void tt_balance_use(tt_pass *p, const tt_balance *b);
 
 /* Final norm, head, loss: dx_TD (real) is overwritten with the gradient of the last block's output (backward passes).
  * Gathers and releases its units. Collective over the world. */

@@ -87,11 +87,25 @@ tt_status tt_route(tt_pass *p, int layer, const tt_layer_params *l, tt_mat x_TD,
     return tt_dispatch_plan(p->m->mesh, k, keep, p->m->booked_rows, r);
 }
 
+double tt_balance_value(const tt_balance *b, int64_t E)
+{
+    double value = 0;
+    for (int64_t e = 0; e < E && b->rows > 0; e++)
+        value += (double)E * (b->counts[e] / b->rows) * b->sums[e] / b->rows;
+    return value;
+}
+
+void tt_balance_use(tt_pass *p, const tt_balance *b)
+{
+    for (int64_t e = 0; e < p->m->config->num_experts && b->rows > 0; e++)
+        p->balance_counts[e] = b->counts[e] / b->rows; /* f, from here on */
+    p->balance_rows = b->rows;
+}
+
 tt_status tt_balance_finish(tt_pass *p, double *value)
 {
     int64_t E = p->m->config->num_experts;
     double *all;
-    *value = 0;
     TT_TRY(tt_arena_grant(p->m->keep, 2 * E + 1, sizeof *all, (void **)&all));
     memcpy(all, p->balance_counts, (size_t)E * sizeof *all);
     memcpy(all + E, p->balance_sums, (size_t)E * sizeof *all);
@@ -100,12 +114,9 @@ tt_status tt_balance_finish(tt_pass *p, double *value)
     if (p->m->mesh->tp_rank > 0) memset(all, 0, (size_t)(2 * E + 1) * sizeof *all);
     if (!tt_fault(TT_FAULT_BALANCE_PER_RANK))
         TT_TRY(tt_allreduce_f64(p->m->mesh->world, "balance-statistics", all, 2 * E + 1));
-    double rows = all[2 * E];
-    for (int64_t e = 0; e < E && rows > 0; e++) {
-        p->balance_counts[e] = all[e] / rows; /* f, from here on */
-        *value += (double)E * p->balance_counts[e] * all[E + e] / rows;
-    }
-    p->balance_rows = rows;
+    tt_balance b = {.rows = all[2 * E], .counts = all, .sums = all + E};
+    tt_balance_use(p, &b);
+    *value = tt_balance_value(&b, E);
     return TT_OK;
 }
 
