@@ -7,7 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static const tt_certify_row *print_rows(const char *what, const tt_certify_row *rows, int64_t num, const tt_certify_row *worst)
+/* Returns the row that is nearest to its tolerance or farthest beyond it, or `worst` when that is worse. */
+static const tt_certify_row *print_rows(const char *what, const tt_certify_row *rows, int64_t num,
+                                        const tt_certify_row *worst)
 {
     printf("%-64s %12s %12s  %s\n", what, "error", "tolerance", "verdict");
     for (int64_t i = 0; i < num; i++) {
@@ -127,7 +129,7 @@ static tt_status run(tt_comm *comm, const tt_command *self, int argc, char **arg
         TT_MESH_OPTIONS(o.mesh),
         {"batch", TT_OPTION_TEXT, &batch, "JSON file with input_ids, attention_mask, labels, position_ids"},
         {"save_outputs", TT_OPTION_TEXT, &o.save_outputs, "write loss, logits and gradients to this .safetensors file"},
-        {"by_layer", TT_OPTION_FLAG, &o.by_layer, "one layer of the reference at a time, also where the whole fits in memory"},
+        {"by_layer", TT_OPTION_FLAG, &o.by_layer, "one layer of the reference at a time, also where the whole fits"},
         {"threads", TT_OPTION_INT, &threads, "threads per rank (default: cpus of the host / ranks on it)"},
     };
     TT_TRY(tt_options_parse(comm, self, options, sizeof options / sizeof *options, argc, argv, &o.model, &help));

@@ -94,8 +94,8 @@ double tt_balance_value(const tt_balance *b, int64_t num_experts);
 /* tt_model_part_units - the units of a part, which are those that tt_model_part needs; returns how many. Pure. */
 int tt_model_part_units(const tt_model *m, int part, int units[2]);
 
-/* tt_model_part - forward and backward of one part, as tt_model_micro_step runs it among the others; gradients of weights are
- * added to the shards. micro asks for backward.
+/* tt_model_part - forward and backward of one part, as tt_model_micro_step runs it among the others; gradients of weights
+ * are added to the shards. micro asks for backward.
  *   x_TD     real; in: what the part in front gives, which the embedding does not read; out: what this one gives, but the
  *            head leaves it alone
  *   dx_TD    real; in: gradient of what this part gives, which the head does not read; out: gradient of what the part in

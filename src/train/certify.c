@@ -205,8 +205,8 @@ static int64_t largest_part(const tt_engine *e)
     return most;
 }
 
-/* Weights and gradients, in fp32, of the reference and of its other order of summation, both held until they are compared: 16
- * bytes per parameter, and the activations beside them. Rank 0 alone. */
+/* Weights and gradients, in fp32, of the reference and of its other order of summation, both held until they are compared:
+ * 16 bytes per parameter, and the activations beside them. Rank 0 alone. */
 static tt_status weigh(const tt_certify_options *o, const tt_engine *e, tt_certify_report *r)
 {
     int64_t part = largest_part(e) * 4 * 4;

@@ -83,8 +83,8 @@ void tt_certify_comparison_close(tt_certify_comparison **c);
 
 /* --- by layer: certify_layers.c ---------------------------------------------------------------------------------------- */
 
-/* tt_certify_by_layer - the whole comparison: choices, every part, every gradient; the references' loss and norm. The mesh run
- * has kept its streams. Collective over the mesh. */
+/* tt_certify_by_layer - the whole comparison: choices, every part, every gradient; the references' loss and norm. The mesh
+ * run has kept its streams. Collective over the mesh. */
 tt_status tt_certify_by_layer(const tt_certify_options *o, tt_certify_run *mesh_run, tt_certify_run *reference,
                               tt_certify_run *alternative, tt_certify_report *report);
 

@@ -1,28 +1,29 @@
-/* certify_layers.c - the references one part of the model at a time, for models of which two do not fit beside the mesh's shard.
+/* certify_layers.c - the references one part of the model at a time, for models of which two do not fit in memory.
  *
- * A part is the embedding, a block, or the head with the final norm. The mesh run keeps the residual stream between the parts
+ * A part is the embedding, a block, or the head with the final norm. The mesh run keeps the residual stream between parts
  * and its gradient there (tt_model.tap), each rank those of its tokens. Then for each part in turn rank 0
  *
  *   holds its weights, read from the model's folder as a world of one reads them;
- *   gathers four matrices [T,D] of the joint batch: what the mesh gave to the part and got from it, in forward and in backward;
- *   runs forward and backward on both tables of reference kernels, on what the mesh gave, with the mesh's choices replayed;
- *   compares what comes out: the stream behind the part, the choices, the gradient in front of it, and the gradient of every
- *   parameter of the part.
+ *   gathers four matrices [T,D] of the joint batch: what the mesh gave to the part and what it got from it, in forward and
+ *   in backward;
+ *   runs forward and backward on both tables of reference kernels, on what the mesh gave, replaying the mesh's choices;
+ *   compares what comes out: the stream behind the part, the choices, the gradient in front of it, and the gradient of
+ *   every parameter of the part.
  *
- * Why this proves the whole: let F_i be what one process computes in part i. The mesh's stream is x_i+1 = G_i(x_i) for its own
- * parts G_i, and what is shown is that G_i(x_i) = F_i(x_i) at the very x_i that the mesh had, up to rounding: its forward pass
- * is the chain of the F_i. Likewise its backward pass: the gradient that left part i+1 is the one that entered part i, since
- * both are one row of the record. The chain has a beginning, the token ids, which rank 0 reads itself, and the head turns it
- * round: its loss and first gradient come from the stream alone. Errors do not compound on the way: what a part gets wrong
- * is found in that part, and the parts behind it are judged on what they were given.
+ * Why this proves the whole: let F_i be what one process computes in part i, and G_i what the mesh does. The mesh's stream
+ * is x_i+1 = G_i(x_i), and it is shown that G_i(x_i) = F_i(x_i), up to rounding, at the very x_i that the mesh had: its
+ * forward pass is the chain of the F_i. So is its backward pass: the gradient that left part i+1 is the one that entered
+ * part i, being the same record. The chain begins with the token ids, which rank 0 reads itself, and the head turns it
+ * round: its loss and its gradient come from the stream alone. Errors do not compound on the way: what a part gets wrong is
+ * found in that part, and the parts behind it are judged by what they were given.
  *
- * What couples parts beside the stream: a tied matrix has the sum of two gradients, so the embedding is run once more while
- * the head is held; the balance loss pools all layers, but its gradient needs of the others the counts of choices alone, which
- * are exact integers that rank 0 has from the start. Its value is formed at the end from the references' probabilities.
+ * What couples parts beside the stream: a tied matrix has the sum of two gradients, so the embedding is run while the head
+ * is held; the balance loss pools all layers, but of the others its gradient needs the counts of choices alone, exact
+ * integers that rank 0 has from the start. Its value is formed at the end from the reference's probabilities.
  *
- * Costs: 16 bytes per parameter of the largest part at rank 0, and activations of one part; nine matrices [T,D] there, and the
- * choices of all layers; on every rank 8 (layers + 1) D bytes for each of its tokens. The time of the whole reference, and each
- * part is read twice.
+ * Costs: at rank 0, 16 bytes per parameter of the largest part, activations of that part, nine matrices [T,D] and the
+ * choices of all layers; on every rank 8 (layers + 1) D bytes for each of its tokens. The time is that of the whole
+ * references, without recomputation.
  */
 #include "train/certify_impl.h"
 #include "base/checked.h"
@@ -48,7 +49,8 @@ typedef struct layers {
     tt_certify_comparison *comparison;
     tt_certify_judge *judge;
     side sides[2];                    /* reference, alternative */
-    float *given, *got, *dgiven, *dgot; /* [T,D] the mesh's: stream in front of the part and behind it; their gradients */
+    float *given, *dgiven;            /* [T,D] the mesh's: the stream in front of the part, its gradient; */
+    float *got, *dgot;                /* behind the part */
     float *matrices;                  /* all of these */
     double *statistics;               /* all balances */
     int last;                         /* the head's number */
@@ -71,7 +73,8 @@ static tt_status allocate(layers *l)
     l->statistics = calloc((size_t)E * 4 + 1, sizeof *l->statistics);
     TT_CHECK(l->matrices && l->statistics, TT_ENOMEM, "certify: out of memory for eight matrices of %lld elements",
              (long long)l->n);
-    float **parts[] = {&l->given, &l->got, &l->dgiven, &l->dgot, &l->sides[0].x, &l->sides[0].dx, &l->sides[1].x, &l->sides[1].dx};
+    float **parts[] = {&l->given,      &l->got,         &l->dgiven,     &l->dgot,
+                       &l->sides[0].x, &l->sides[0].dx, &l->sides[1].x, &l->sides[1].dx};
     for (int i = 0; i < 8; i++) *parts[i] = l->matrices + i * l->n;
     for (int i = 0; i < 2; i++) {
         l->sides[i].balance.counts = l->statistics + 2 * i * E;
@@ -171,9 +174,9 @@ static tt_status run_side(layers *l, side *s, int part)
     };
     if (part > 0) memcpy(s->x, l->given, bytes);
     if (part < l->last) memcpy(s->dx, l->dgot, bytes);
-    int64_t T = s->run->batch.T, D = e->config.hidden_size;
-    return tt_model_part(&e->model, &micro, part, tt_mat_of(s->x, TT_F32, T, D), tt_mat_of(s->dx, TT_F32, T, D), &s->balance,
-                         &s->sums);
+    tt_mat x = tt_mat_of(s->x, TT_F32, s->run->batch.T, e->config.hidden_size), dx = x;
+    dx.data = s->dx;
+    return tt_model_part(&e->model, &micro, part, x, dx, &s->balance, &s->sums);
 }
 
 /* Differences count relative to what the part adds to a stream, or a fault in it would hide beside a large stream. The
@@ -193,7 +196,8 @@ static tt_status compare_stream(layers *l, int64_t at, int part, const char *wha
     double additions = 2 * (2 + (double)l->mesh->engine.config.experts_per_token);
     tt_distance d = tt_certify_measure(mesh, reference, l->n), yard = tt_certify_measure(alternative, reference, l->n);
     double added = from ? tt_certify_measure(from, reference, l->n).difference : d.norm;
-    double allowed = fmax(TT_CERTIFY_TOLERANCE * added, 10 * yard.difference) + (from ? additions * 0x1p-24 * d.norm : 0);
+    double rounding = from ? additions * 0x1p-24 * d.norm : 0;
+    double allowed = fmax(TT_CERTIFY_TOLERANCE * added, 10 * yard.difference) + rounding;
     row->norm = added;
     row->difference = d.difference;
     row->worst = d.worst;

@@ -87,9 +87,9 @@ static void certify_by_layer(const char *id, int world, int ep, int tp, tt_dispa
     assert_ok(tt_comm_run_threads(world, rank_main, &j));
     tt_certify_report *r = &j.report;
     if (!r->passed || !r->by_layer || whole.by_layer)
-        fail_msg("%s on %d ranks, ep %d, tp %d: %lld wrong gradients, %lld wrong streams, %lld wrong choices, loss %g and %g", id,
-                 world, ep, tp, (long long)r->bad_rows, (long long)r->bad_streams, (long long)r->wrong_choices, r->loss[0],
-                 r->loss[1]);
+        fail_msg("%s on %d ranks, ep %d, tp %d: %lld wrong gradients, %lld wrong streams, %lld wrong choices, loss %g and %g",
+                 id, world, ep, tp, (long long)r->bad_rows, (long long)r->bad_streams, (long long)r->wrong_choices,
+                 r->loss[0], r->loss[1]);
     assert_int_equal(r->num_rows, whole.num_rows);
     assert_int_equal(r->choices, whole.choices);
     assert_int_equal(r->targets, whole.targets);
@@ -105,7 +105,8 @@ static void certify_by_layer(const char *id, int world, int ep, int tp, tt_dispa
     assert_close(r->norm[1], whole.norm[1], 1e-5 * whole.norm[1]);
     for (int64_t i = 0; i < r->num_rows; i++) {
         assert_string_equal(r->rows[i].name, whole.rows[i].name);
-        if (!whole.rows[i].tiny) assert_close(r->rows[i].norm, whole.rows[i].norm, whole.rows[i].tolerance * whole.rows[i].norm);
+        const tt_certify_row *w = &whole.rows[i];
+        if (!w->tiny) assert_close(r->rows[i].norm, w->norm, w->tolerance * w->norm);
     }
     for (int64_t i = 0; i < r->num_streams; i++) assert_true(r->streams[i].norm > 0 && r->streams[i].good);
     tt_certify_report_free(&whole);

@@ -107,7 +107,8 @@ static void router_gradient_missing(void **state)
     assert_true(names_gradient(&r, "mlp.gate.weight"));
     assert_true(r.loss_good);
     if (r.by_layer) { /* what stands behind no router is right: layer 1 is dense */
-        assert_true(names_stream(&r, "model.layers.0: input gradient") && names_stream(&r, "model.layers.2: input gradient"));
+        assert_true(names_stream(&r, "model.layers.0: input gradient"));
+        assert_true(names_stream(&r, "model.layers.2: input gradient"));
         assert_int_equal(r.bad_streams, 2);
         assert_true(spares_gradient(&r, "layers.1."));
     }
@@ -199,13 +200,15 @@ static const char *model_with_close_biases(void)
 
 static void bias_through_bf16(void **state)
 {
-    tt_certify_report r = with_fault(state, TT_FAULT_BIAS_IN_BF16, model_with_close_biases(), 2, (tt_mesh_sizes){.ep_size = 2});
+    const char *model = model_with_close_biases();
+    tt_certify_report r = with_fault(state, TT_FAULT_BIAS_IN_BF16, model, 2, (tt_mesh_sizes){.ep_size = 2});
     assert_true(r.wrong_choices > 0);
     assert_true(strstr(r.first_wrong, "layer 1") != NULL);
     tt_certify_report_free(&r);
 }
 
-#define IN_BOTH_WAYS(test) cmocka_unit_test_prestate(test, (void *)&whole), cmocka_unit_test_prestate(test, (void *)&by_layer)
+#define IN_BOTH_WAYS(test)                                                                                             \
+    cmocka_unit_test_prestate(test, (void *)&whole), cmocka_unit_test_prestate(test, (void *)&by_layer)
 
 int main(void)
 {
