@@ -7,18 +7,39 @@
 #include <stdio.h>
 #include <string.h>
 
-static void print_report(const tt_certify_report *r)
+/* Returns the row that is nearest to its tolerance or farthest beyond it, or `worst` when that is worse. */
+static const tt_certify_row *print_rows(const char *what, const tt_certify_row *rows, int64_t num,
+                                        const tt_certify_row *worst)
 {
-    const tt_certify_row *worst = NULL;
-    printf("%-64s %12s %12s  %s\n", "parameter", "error", "tolerance", "verdict");
-    for (int64_t i = 0; i < r->num_rows; i++) {
-        const tt_certify_row *row = &r->rows[i];
+    printf("%-64s %12s %12s  %s\n", what, "error", "tolerance", "verdict");
+    for (int64_t i = 0; i < num; i++) {
+        const tt_certify_row *row = &rows[i];
         printf("%-64s %12.3e %12.3e  %s%s\n", row->name, row->error, row->tolerance, row->good ? "ok" : "WRONG",
                row->tiny ? " (tiny: absolute)" : "");
         if (!worst || row->error / row->tolerance > worst->error / worst->tolerance || !(row->error == row->error)) worst = row;
     }
+    printf("\n");
+    return worst;
+}
+
+static void print_mode(const tt_certify_report *r)
+{
+    printf("reference      %s, %lld bytes at most on rank 0", r->by_layer ? "layer by layer" : "whole",
+           (long long)r->reference_bytes);
+    if (r->whole_bytes > r->free_bytes)
+        printf("; whole it takes %lld for weights and gradients, of which %lld are free", (long long)r->whole_bytes,
+               (long long)r->free_bytes);
+    printf("\n");
+}
+
+static void print_report(const tt_certify_report *r)
+{
+    const tt_certify_row *worst = NULL;
+    if (r->by_layer) worst = print_rows("between layers", r->streams, r->num_streams, worst);
+    worst = print_rows("parameter", r->rows, r->num_rows, worst);
+    print_mode(r);
     if (worst)
-        printf("\nworst          %s: %.3e, %.2f of its tolerance\n", worst->name, worst->error,
+        printf("worst          %s: %.3e, %.2f of its tolerance\n", worst->name, worst->error,
                worst->error / worst->tolerance);
     printf("batch          %lld tokens, %lld targets\n", (long long)r->tokens, (long long)r->targets);
     printf("loss           %.9g on the mesh, %.9g on one process  %s\n", r->loss[0], r->loss[1], r->loss_good ? "ok" : "WRONG");
@@ -88,8 +109,12 @@ static tt_status certify(tt_comm *comm, tt_certify_options *o, const char *batch
     if (tt_comm_rank(comm) == 0) print_report(&report);
     status = world > 1 ? print_traffic(comm, &report) : TT_OK;
     if (tt_comm_rank(comm) == 0) {
-        printf("\n%s: %d rank%s, %lld parameters, %lld wrong\n", passed ? "CERTIFIED" : "NOT CERTIFIED", world,
+        printf("\n%s: %d rank%s, %lld parameters, %lld wrong", passed ? "CERTIFIED" : "NOT CERTIFIED", world,
                world > 1 ? "s" : "", (long long)report.num_rows, (long long)report.bad_rows);
+        if (report.by_layer)
+            printf("; %lld values and gradients between layers, %lld wrong", (long long)report.num_streams,
+                   (long long)report.bad_streams);
+        printf("\n");
     }
     tt_certify_report_free(&report);
     TT_TRY(status);
@@ -107,6 +132,7 @@ static tt_status run(tt_comm *comm, const tt_command *self, int argc, char **arg
         TT_MESH_OPTIONS(o.mesh),
         {"batch", TT_OPTION_TEXT, &batch, "JSON file with input_ids, attention_mask, labels, position_ids"},
         {"save_outputs", TT_OPTION_TEXT, &o.save_outputs, "write loss, logits and gradients to this .safetensors file"},
+        {"by_layer", TT_OPTION_FLAG, &o.by_layer, "one layer of the reference at a time, also where the whole fits"},
         {"threads", TT_OPTION_INT, &threads, "threads per rank (default: cpus of the host / ranks on it)"},
     };
     TT_TRY(tt_options_parse(comm, self, options, sizeof options / sizeof *options, argc, argv, &o.model, &help));
@@ -121,6 +147,8 @@ const tt_command tt_cmd_certify = {
     .summary = "loss and every gradient on this mesh against one process",
     .help = "Runs a few short rows (or --batch) through forward and backward on the mesh in fp32, then on one process with the\n"
             "reference kernels, and compares loss, gradient norm, expert choices and the gradient of every parameter.\n"
+            "Where the reference, 16 bytes per parameter on rank 0, does not fit in memory, it runs one layer at a time, each\n"
+            "on what the mesh gave to that layer, and outputs and input gradients of every layer are compared too.\n"
             "Exit status 0: certified; 1: not.",
     .min_positional = 1,
     .max_positional = 1,

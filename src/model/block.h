@@ -77,6 +77,8 @@ tt_status tt_experts_backward(tt_pass *p, const tt_layer_params *l, const tt_rou
 /* After all blocks' forward: balance_counts become shares, *value the balance loss of the micro-step, the same on every
  * rank. Collective over the world. */
 tt_status tt_balance_finish(tt_pass *p, double *value);
+/* What the backward passes of all blocks need: these statistics. Local. */
+void tt_balance_use(tt_pass *p, const tt_balance *b);
 
 /* Final norm, head, loss: dx_TD (real) is overwritten with the gradient of the last block's output (backward passes).
  * Gathers and releases its units. Collective over the world. */

@@ -247,7 +247,11 @@ static tt_status run(tt_pass *p, tt_micro_result *out)
     TT_TRY(tt_head(p, x, dx, &out->sums));
     if (!p->micro->backward) return TT_OK;
     tt_comm_set_phase(m->mesh->comm, "backward");
-    for (int i = layers - 1; i >= 0; i--) TT_TRY(backward_layer(p, i, dx, &states[i]));
+    for (int i = layers - 1; i >= 0; i--) {
+        tap(p, "block_gradient", i, dx);
+        TT_TRY(backward_layer(p, i, dx, &states[i]));
+    }
+    tap(p, "embed_gradient", 0, dx);
     return embed_back(p, dx);
 }
 
@@ -259,6 +263,52 @@ tt_status tt_model_micro_step(tt_model *m, const tt_micro *micro, tt_micro_resul
     TT_CHECK(micro->balance == 0 || m->config->has_balance_loss, TT_ECONFIG,
              "models of family %s have no balance loss; leave router_aux_loss_coef unset or 0", m->config->family);
     TT_TRY(run(&pass, out));
+    tt_arena_restore(m->keep, keep);
+    tt_arena_restore(m->work, work);
+    return TT_OK;
+}
+
+/* --- one part alone ------------------------------------------------------------------------------------------ */
+
+int tt_model_part_units(const tt_model *m, int part, int units[2])
+{
+    const tt_model_table *t = m->table;
+    int layers = (int)m->config->num_layers, num = 0;
+    if (part >= 1 && part <= layers) {
+        units[num++] = t->layers[part - 1].unit;
+        if (t->layers[part - 1].expert_unit >= 0) units[num++] = t->layers[part - 1].expert_unit;
+        return num;
+    }
+    if (part == 0 || m->config->tied) units[num++] = t->embedding_unit;
+    if (part > layers) units[num++] = t->head_unit;
+    return num;
+}
+
+static tt_status block_alone(tt_pass *p, int layer, tt_mat x_TD, tt_mat dx_TD, tt_balance *balance)
+{
+    tt_block_state state = {0};
+    TT_TRY(forward_layer(p, layer, x_TD, &state));
+    if (p->micro->balance != 0) {
+        for (int64_t e = 0; e < p->m->config->num_experts; e++) balance->sums[e] += p->balance_sums[e];
+        tt_balance_use(p, balance);
+    }
+    return backward_layer(p, layer, dx_TD, &state);
+}
+
+tt_status tt_model_part(tt_model *m, const tt_micro *micro, int part, tt_mat x_TD, tt_mat dx_TD, tt_balance *balance,
+                        tt_loss_sums *sums)
+{
+    tt_pass p = {.m = m, .micro = micro, .T = micro->batch->T};
+    tt_arena_mark keep = tt_arena_save(m->keep), work = tt_arena_save(m->work);
+    TT_TRY(prepare(&p));
+    if (part > m->config->num_layers) {
+        TT_TRY(tt_head(&p, x_TD, dx_TD, sums));
+    } else if (part > 0) {
+        TT_TRY(block_alone(&p, part - 1, x_TD, dx_TD, balance));
+    } else {
+        TT_TRY(embed(&p, x_TD));
+        TT_TRY(embed_back(&p, dx_TD));
+    }
     tt_arena_restore(m->keep, keep);
     tt_arena_restore(m->work, work);
     return TT_OK;

@@ -25,7 +25,8 @@
 #include "moe/dispatch.h"
 #include "shard/shard.h"
 
-/* Looks at intermediate results (tests, certify): called with "embed", "block", "router_logits", "gates" (real, [T,*]). */
+/* Looks at intermediate results (tests, certify), real, [T,*]: called with "embed", "block", "router_logits", "gates", and
+ * in backward with the gradients of the first two, "block_gradient" from the last layer on and then "embed_gradient". */
 typedef void (*tt_tap)(void *user, const char *what, int layer, tt_mat m);
 
 typedef struct tt_model {
@@ -85,5 +86,34 @@ tt_status tt_model_micro_step(tt_model *m, const tt_micro *micro, tt_micro_resul
 
 /* MoE layers in front of layer i: index into replay and record. */
 int tt_model_moe_index(const tt_model_config *c, int layer);
+
+/* --- one part alone (certify) ---------------------------------------------------------------------------------- */
+
+/* Statistics of the balance loss over all MoE layers and ranks. */
+typedef struct tt_balance {
+    double rows;    /* tokens times MoE layers */
+    double *counts; /* [E] choices of each expert */
+    double *sums;   /* [E] router probabilities of each expert */
+} tt_balance;
+
+/* tt_balance_value - the balance loss. Pure. */
+double tt_balance_value(const tt_balance *b, int64_t num_experts);
+
+/* Parts in the order of a forward pass: 0 the embedding, 1 + i block i, 1 + num_layers the head with the final norm. */
+
+/* tt_model_part_units - the units of a part, which are those that tt_model_part needs; returns how many. Pure. */
+int tt_model_part_units(const tt_model *m, int part, int units[2]);
+
+/* tt_model_part - forward and backward of one part, as tt_model_micro_step runs it among the others; gradients of weights
+ * are added to the shards. micro asks for backward.
+ *   x_TD     real; in: what the part in front gives, which the embedding does not read; out: what this one gives, but the
+ *            head leaves it alone
+ *   dx_TD    real; in: gradient of what this part gives, which the head does not read; out: gradient of what the part in
+ *            front gives, but the embedding leaves it alone
+ *   balance  where micro->balance is not 0: rows and counts of all blocks, read; sums, to which a block adds its own
+ *   sums     of the loss, to which the head adds
+ * Collective over the mesh. */
+tt_status tt_model_part(tt_model *m, const tt_micro *micro, int part, tt_mat x_TD, tt_mat dx_TD, tt_balance *balance,
+                        tt_loss_sums *sums);
 
 #endif

@@ -87,16 +87,19 @@ tt_status tt_route(tt_pass *p, int layer, const tt_layer_params *l, tt_mat x_TD,
     return tt_dispatch_plan(p->m->mesh, k, keep, p->m->booked_rows, r);
 }
 
-/* Records that chose an expert become f, their share of all; returns E sum_e f_e P_e, 0 without records. */
-static double balance_value(tt_pass *p, const double *counts, const double *sums, double rows)
+double tt_balance_value(const tt_balance *b, int64_t E)
 {
     double value = 0;
-    int64_t E = p->m->config->num_experts;
-    for (int64_t e = 0; e < E && rows > 0; e++) {
-        p->balance_counts[e] = counts[e] / rows;
-        value += (double)E * p->balance_counts[e] * sums[e] / rows;
-    }
+    for (int64_t e = 0; e < E && b->rows > 0; e++)
+        value += (double)E * (b->counts[e] / b->rows) * b->sums[e] / b->rows;
     return value;
+}
+
+void tt_balance_use(tt_pass *p, const tt_balance *b)
+{
+    for (int64_t e = 0; e < p->m->config->num_experts && b->rows > 0; e++)
+        p->balance_counts[e] = b->counts[e] / b->rows; /* f, from here on */
+    p->balance_rows = b->rows;
 }
 
 static tt_status balance_of_all(tt_pass *p, double *value)
@@ -111,8 +114,9 @@ static tt_status balance_of_all(tt_pass *p, double *value)
     if (p->m->mesh->tp_rank > 0) memset(all, 0, (size_t)(2 * E + 1) * sizeof *all);
     if (!tt_fault(TT_FAULT_BALANCE_PER_RANK))
         TT_TRY(tt_allreduce_f64(p->m->mesh->world, "balance-statistics", all, 2 * E + 1));
-    p->balance_rows = all[2 * E];
-    *value = balance_value(p, all, all + E, p->balance_rows);
+    tt_balance b = {.rows = all[2 * E], .counts = all, .sums = all + E};
+    tt_balance_use(p, &b);
+    *value = tt_balance_value(&b, E);
     return TT_OK;
 }
 
@@ -120,11 +124,13 @@ static tt_status balance_of_all(tt_pass *p, double *value)
 static tt_status balance_of_ranks(tt_pass *p, double *value)
 {
     enum { SUM, BATCHES };
-    double mean[2], own = balance_value(p, p->balance_counts, p->balance_sums, p->balance_rows);
-    bool counts = p->m->mesh->tp_rank == 0 && p->balance_rows > 0;
-    mean[SUM] = counts ? own : 0;
+    double mean[2];
+    tt_balance own = {.rows = p->balance_rows, .counts = p->balance_counts, .sums = p->balance_sums};
+    bool counts = p->m->mesh->tp_rank == 0 && own.rows > 0;
+    mean[SUM] = counts ? tt_balance_value(&own, p->m->config->num_experts) : 0;
     mean[BATCHES] = counts ? 1 : 0;
     TT_TRY(tt_allreduce_f64(p->m->mesh->world, "balance-statistics", mean, 2));
+    tt_balance_use(p, &own);
     p->balance_rows *= mean[BATCHES];
     *value = mean[BATCHES] > 0 ? mean[SUM] / mean[BATCHES] : 0;
     return TT_OK;

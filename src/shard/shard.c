@@ -104,7 +104,6 @@ static tt_status create_unit(tt_shards *s, int unit)
     const tt_unit *u = &s->params->units[unit];
     unit_state *state = &s->units[unit];
     tt_flat_layout layouts[2];
-    state->group = group_of(s->mesh, u);
     TT_TRY(tt_unit_layout(s->params, unit, tt_group_size(state->group), s->mesh->ep_size, s->mesh->ep_rank,
                           s->offset + u->first, layouts));
     for (int f = 0; f < 2; f++) {
@@ -146,7 +145,9 @@ static tt_status create_pieces(tt_shards *s)
     return TT_OK;
 }
 
-tt_status tt_shards_create(const tt_params *params, const tt_mesh *mesh, tt_precision precision, tt_shards **out)
+/* units NULL: all of them. */
+static tt_status create(const tt_params *params, const tt_mesh *mesh, tt_precision precision, const int *units, int num,
+                        tt_shards **out)
 {
     tt_status status = TT_OK;
     tt_shards *s = calloc(1, sizeof *s);
@@ -155,11 +156,24 @@ tt_status tt_shards_create(const tt_params *params, const tt_mesh *mesh, tt_prec
     s->units = calloc((size_t)params->num_units + 1, sizeof *s->units);
     s->offset = calloc((size_t)params->num + 1, sizeof *s->offset);
     if (!s->units || !s->offset) status = tt_error_set(TT_ENOMEM, "out of memory for the shard table");
-    for (int u = 0; u < params->num_units && status == TT_OK; u++) status = create_unit(s, u);
+    for (int u = 0; u < params->num_units && s->units; u++) s->units[u].group = group_of(mesh, &params->units[u]);
+    for (int i = 0; i < num && status == TT_OK; i++) status = create_unit(s, units ? units[i] : i);
     if (status == TT_OK) status = create_pieces(s);
     if (status != TT_OK) tt_shards_destroy(&s);
     *out = s;
     return status;
+}
+
+tt_status tt_shards_create(const tt_params *params, const tt_mesh *mesh, tt_precision precision, tt_shards **out)
+{
+    return create(params, mesh, precision, NULL, params->num_units, out);
+}
+
+tt_status tt_shards_create_units(const tt_params *params, const tt_mesh *mesh, tt_precision precision, const int *units,
+                                 int num, tt_shards **out)
+{
+    static const int none;
+    return create(params, mesh, precision, units ? units : &none, num, out);
 }
 
 tt_status tt_shards_train(tt_shards *s, bool moments)

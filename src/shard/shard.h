@@ -57,6 +57,10 @@ typedef struct tt_shards tt_shards;
 
 /* tt_shards_create - shards of this rank, weights zero. params and mesh are borrowed for the shards' life. Local. */
 tt_status tt_shards_create(const tt_params *params, const tt_mesh *mesh, tt_precision precision, tt_shards **out);
+/* tt_shards_create_units - of units[num] alone: the others have no elements, and gathering one of them does nothing. For
+ * work on a part of a model (certify). */
+tt_status tt_shards_create_units(const tt_params *params, const tt_mesh *mesh, tt_precision precision, const int *units,
+                                 int num, tt_shards **out);
 /* tt_shards_train - allocate gradients, and moments when asked for. Local. */
 tt_status tt_shards_train(tt_shards *s, bool moments);
 void tt_shards_destroy(tt_shards **s);

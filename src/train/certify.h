@@ -7,6 +7,10 @@
  * passes within max(1e-5, ten times that distance), relative to its norm. A tensor whose norm is below 1e-6 of the largest
  * is compared by element, absolute 1e-6 times the larger of 1 and the largest norm.
  *
+ * The two references hold 16 bytes per parameter of the model. Where that is too much, certify goes layer by layer: rank 0
+ * holds one part of the model at a time (embedding, block, head) and runs it on what the mesh gave to that part; why this
+ * proves the same is said in certify_layers.c.
+ *
  * Choices are judged apart: an expert that the reference would not have chosen passes only if it lost by no more than
  * rounding can explain: with d = 1e-5 max(1, largest logit of the row) as the bound on a score's error, a gap of 2d between
  * scores, or 4d between the sums of two that rank groups.
@@ -23,6 +27,8 @@ typedef struct tt_certify_options {
     tt_mesh_sizes mesh;
     int threads;
     const char *save_outputs; /* FILE.safetensors for loss, logits and gradients of the mesh run; NULL: none */
+    bool by_layer;            /* also where the whole reference fits */
+    int64_t memory;           /* bytes that weights and gradients of the references may take; 0: what is free */
 } tt_certify_options;
 
 typedef struct tt_certify_row {
@@ -42,20 +48,27 @@ typedef struct tt_certify_traffic {
 typedef struct tt_certify_report {
     int64_t num_rows;
     tt_certify_row *rows; /* rank 0 only, in table order */
-    char **names;
+    /* By layer only: what each part gives to the next, and the gradient that it returns, in the order of the model. norm is
+     * that of what the part adds to the residual stream, or to its gradient. */
+    int64_t num_streams;
+    tt_certify_row *streams; /* rank 0 only */
+    char **names;         /* of both */
     int64_t targets, tokens;
     double loss[2], norm[2]; /* mesh, reference */
     int64_t choices, near_ties, wrong_choices;
     char first_wrong[160];  /* the first choice that rounding cannot explain */
     bool loss_good, norm_good;
-    int64_t bad_rows;
+    int64_t bad_rows, bad_streams;
+    bool by_layer;
+    int64_t whole_bytes, free_bytes; /* what decides between the two: for the whole references, and what there is */
+    int64_t reference_bytes; /* most that the references held at one time: weights, gradients, activations */
     int num_moe;
     tt_certify_traffic *traffic; /* [num_moe] on every rank */
     bool passed;            /* the same on every rank */
 } tt_certify_report;
 
-/* tt_certify - collective. TT_OK when the comparison was made, whatever its outcome (report->passed). Refuses, naming the
- * bytes, a model whose reference does not fit in rank 0's memory. */
+/* tt_certify - collective. TT_OK when the comparison was made, whatever its outcome (report->passed). Goes by layer where
+ * the whole reference does not fit in rank 0's memory; refuses, naming the bytes, a model of which not even one layer does. */
 tt_status tt_certify(tt_comm *comm, const tt_certify_options *o, tt_certify_report *report);
 void tt_certify_report_free(tt_certify_report *r);
 

@@ -1,6 +1,5 @@
 /* certify_choices.c - expert choices: gathered from the mesh, replayed in the reference, judged apart. */
 #include "train/certify_impl.h"
-#include "base/checked.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -12,75 +11,17 @@
 
 /* --- choices: from the mesh to the reference ----------------------------------------------------------------------- */
 
-/* Rows and columns of every rank's tokens, and their choices, at rank 0, put in the order of the joint batch. */
-typedef struct gathered {
-    int size;
-    int64_t *tokens;   /* [size] */
-    int64_t *bytes;    /* [size] scratch */
-    int64_t total;
-    int32_t *place;    /* [total] token of the joint batch */
-} gathered;
-
-static tt_status gather_i32(const tt_mesh *mesh, gathered *g, int64_t per_token, const int32_t *mine, int64_t num_mine,
-                            int32_t *all)
-{
-    for (int r = 0; r < g->size; r++) g->bytes[r] = g->tokens[r] * per_token * (int64_t)sizeof *all;
-    return tt_gatherv(mesh->world, "certify-choices", 0, mine, num_mine * per_token * (int64_t)sizeof *mine, all, g->bytes);
-}
-
-/* Token of the joint batch with this row and column; rows and columns ascend there. */
-static int64_t find_token(const tt_batch *joint, int32_t row, int32_t column)
-{
-    int64_t lo = 0, hi = joint->T;
-    while (lo < hi) {
-        int64_t mid = (lo + hi) / 2;
-        bool before = joint->rows[mid] < row || (joint->rows[mid] == row && joint->columns[mid] < column);
-        if (before) lo = mid + 1;
-        else hi = mid;
-    }
-    return lo;
-}
-
-static tt_status gather_places(const tt_mesh *mesh, const tt_certify_run *mesh_run, const tt_batch *joint, gathered *g)
-{
-    /* Ranks that share a batch would send it several times. */
-    int64_t mine = mesh->tp_rank == 0 ? mesh_run->batch.T : 0;
-    g->size = mesh->world_size;
-    g->tokens = calloc((size_t)g->size, sizeof *g->tokens);
-    g->bytes = calloc((size_t)g->size, sizeof *g->bytes);
-    TT_CHECK(g->tokens && g->bytes, TT_ENOMEM, "certify: out of memory");
-    g->tokens[mesh->rank] = mine;
-    TT_TRY(tt_allgather(mesh->world, "certify-tokens", &g->tokens[mesh->rank], g->tokens, sizeof *g->tokens));
-    for (int r = 0; r < g->size; r++) g->total += g->tokens[r];
-    g->place = malloc((size_t)g->total * 2 * sizeof *g->place + 1);
-    TT_CHECK(g->place, TT_ENOMEM, "certify: out of memory");
-    int32_t *columns = g->place + g->total;
-    TT_TRY(gather_i32(mesh, g, 1, mesh_run->batch.rows, mine, g->place));
-    TT_TRY(gather_i32(mesh, g, 1, mesh_run->batch.columns, mine, columns));
-    for (int64_t t = 0; t < g->total && mesh->rank == 0; t++)
-        g->place[t] = (int32_t)find_token(joint, g->place[t], columns[t]);
-    return TT_OK;
-}
-
 tt_status tt_certify_gather_choices(const tt_certify_run *mesh_run, tt_certify_run *reference)
 {
-    const tt_mesh *mesh = mesh_run->engine.mesh;
-    gathered g = {0};
     const tt_model_config *c = &mesh_run->engine.config;
-    int64_t K = c->experts_per_token;
-    tt_status status = gather_places(mesh, mesh_run, &reference->batch, &g);
-    int32_t *all = malloc((size_t)(g.total * K) * sizeof *all + 1);
-    if (!all && status == TT_OK) status = tt_error_set(TT_ENOMEM, "certify: out of memory");
-    int64_t mine = mesh->tp_rank == 0 ? mesh_run->batch.T : 0;
-    for (int i = 0; i < tt_model_moe_index(c, (int)c->num_layers) && status == TT_OK; i++) {
-        status = gather_i32(mesh, &g, K, mesh_run->choices[i], mine, all);
-        for (int64_t t = 0; t < g.total && mesh->rank == 0 && status == TT_OK; t++)
-            memcpy(reference->choices[i] + g.place[t] * K, all + t * K, (size_t)K * sizeof *all);
-    }
-    free(all);
-    free(g.tokens);
-    free(g.bytes);
-    free(g.place);
+    int64_t width = c->experts_per_token * (int64_t)sizeof(int32_t);
+    tt_certify_places p;
+    TT_TRY(tt_certify_places_open(mesh_run, &reference->batch, width, &p));
+    tt_status status = TT_OK;
+    for (int i = 0; i < tt_model_moe_index(c, (int)c->num_layers) && status == TT_OK; i++)
+        status = tt_certify_gather(&p, "certify-choices", width, mesh_run->choices[i],
+                                   reference->choices ? reference->choices[i] : NULL);
+    tt_certify_places_close(&p);
     return status;
 }
 

@@ -15,17 +15,37 @@ static tt_status open_files(const tt_engine_options *o, int world_size, tt_engin
     return o->folder ? tt_source_open(o->folder, &e->table.params, e->config.tied, &e->source) : TT_OK;
 }
 
-static tt_status build(tt_comm *comm, const tt_engine_options *o, const tt_ops *ops, tt_engine *e)
+static tt_precision precision_of(const tt_engine_options *o, const tt_ops *ops)
 {
-    tt_precision precision = {o->resident, o->compute, ops->real, o->moments};
-    TT_TRY(tt_mesh_create(comm, o->mesh, e->config.num_experts, &e->mesh));
-    TT_TRY(tt_kernel_create(ops, o->threads, &e->kernel));
-    TT_TRY(tt_shards_create(&e->table.params, e->mesh, precision, &e->shards));
+    return (tt_precision){o->resident, o->compute, ops->real, o->moments};
+}
+
+static tt_status fill(const tt_engine_options *o, tt_engine *e)
+{
     if (o->train) TT_TRY(tt_shards_train(e->shards, o->with_moments));
-    TT_TRY(tt_model_init(&e->model, &e->config, &e->table, e->shards, e->kernel));
     if (o->folder) return tt_load_weights(&e->source, e->shards, o->threads, &e->load);
     tt_init_weights(e->shards, o->init_seed);
     return TT_OK;
+}
+
+static tt_status build(tt_comm *comm, const tt_engine_options *o, const tt_ops *ops, tt_engine *e)
+{
+    const tt_params *params = &e->table.params;
+    TT_TRY(tt_mesh_create(comm, o->mesh, e->config.num_experts, &e->mesh));
+    TT_TRY(tt_kernel_create(ops, o->threads, &e->kernel));
+    TT_TRY(o->bare ? tt_shards_create_units(params, e->mesh, precision_of(o, ops), NULL, 0, &e->shards)
+                   : tt_shards_create(params, e->mesh, precision_of(o, ops), &e->shards));
+    TT_TRY(tt_model_init(&e->model, &e->config, &e->table, e->shards, e->kernel));
+    return fill(o, e);
+}
+
+tt_status tt_engine_hold(tt_engine *e, const tt_engine_options *o, const int *units, int num)
+{
+    tt_shards_destroy(&e->shards);
+    e->model.shards = NULL;
+    TT_TRY(tt_shards_create_units(&e->table.params, e->mesh, precision_of(o, e->kernel->ops), units, num, &e->shards));
+    e->model.shards = e->shards;
+    return fill(o, e);
 }
 
 tt_status tt_engine_open(tt_comm *comm, const tt_engine_options *o, tt_engine *e)

@@ -20,6 +20,7 @@ typedef struct tt_engine_options {
     tt_dtype resident, compute, moments; /* F64 for all with tt_ops_ref_f64 */
     int threads;
     bool train, with_moments; /* allocate gradients, optimizer state */
+    bool bare;                /* hold no unit yet: tt_engine_hold */
 } tt_engine_options;
 
 /* Fields are for reading; tests and certify reach into them. */
@@ -39,6 +40,10 @@ tt_status tt_engine_check_mesh(tt_mesh_sizes *sizes, int world_size, const tt_mo
 
 /* tt_engine_open - collective over comm's world; all ranks return the same status. On failure *e is empty. */
 tt_status tt_engine_open(tt_comm *comm, const tt_engine_options *o, tt_engine *e);
+/* tt_engine_hold - let go of the weights and gradients held, and hold those of units[num] alone: loaded from the folder as
+ * tt_engine_open does, gradients zero. o: the options that the engine was opened with. Local; after a failure the engine can
+ * only be closed. */
+tt_status tt_engine_hold(tt_engine *e, const tt_engine_options *o, const int *units, int num);
 /* Accepts an empty engine. Local. */
 void tt_engine_close(tt_engine *e);
 

@@ -34,6 +34,9 @@ runs 'the outputs are a safetensors file' 0 inspect "$tmp/one.safetensors" --ten
 check 'with loss, logits and gradients' said ' loss ' ' logits ' ' grad.model.layers.0.mlp.gate.weight '
 check 'again' certified 0 --batch $fixture/batch.json --save_outputs "$tmp/again.safetensors"
 check 'the same bytes' cmp "$tmp/one.safetensors" "$tmp/again.safetensors"
+check 'by layer' certified 0 --by_layer --batch $fixture/batch.json
+check 'which is said' said 'layer by layer' 'model.layers.0: output' 'model.norm and head: input gradient' '6 values and gradients between layers, 0 wrong'
+check 'the loss of the reference by layer' reference_loss
 
 cat >"$tmp/holes.json" <<'END'
 {"input_ids": [[35, 57, 85, 15, 1, 85, 43], [60, 56, 87, 8, 29], [4, 9, 11, 12, 3, 5, 7], [2, 3]],
@@ -64,6 +67,7 @@ if mpi; then
 2 --ep_size 2
 2 --tp_size 2
 3 --ep_size 3 --expert_dispatch allgather
+3 --ep_size 3 --by_layer
 4
 4 --ep_size 4
 4 --tp_size 2 --ep_size 2 --expert_dispatch allreduce

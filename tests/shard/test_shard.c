@@ -417,6 +417,60 @@ static void shares_are_even(void **state)
     tt_params_free(&params);
 }
 
+/* --- some units only ------------------------------------------------------------------------------------------- */
+
+/* Shards of some units: as those of all, without the pieces and bytes of the others, which may be gathered all the same. */
+static tt_status hold_some(tt_comm *comm, void *arg)
+{
+    const tt_params *params = arg;
+    const tt_precision precision = {TT_F32, TT_F32, TT_F32, TT_F32};
+    static const int lists[][2] = {{DENSE, EXPERTS}, {HEAD, EMBEDDING}, {EXPERTS, DENSE}};
+    tt_mesh *mesh;
+    tt_kernel *kernel;
+    tt_shards *all, *some;
+    TT_TRY(tt_mesh_create(comm, (tt_mesh_sizes){.ep_size = tt_comm_size(comm) / 2}, params->num_experts, &mesh));
+    TT_TRY(tt_kernel_create(&tt_ops_ref, 1, &kernel));
+    TT_TRY(tt_shards_create(params, mesh, precision, &all));
+    for (int list = 0; list < 4; list++) {
+        int num = list < 3 ? 2 : 0;
+        int64_t num_all, num_some, next = 0, elements = 0;
+        TT_TRY(tt_shards_create_units(params, mesh, precision, num ? lists[list] : NULL, num, &some));
+        TT_TRY(tt_shards_train(some, false));
+        const tt_piece *a = tt_shards_pieces(all, &num_all), *b = tt_shards_pieces(some, &num_some);
+        for (int64_t i = 0; i < num_all; i++) {
+            int unit = params->at[a[i].param].unit;
+            if (num == 0 || (unit != lists[list][0] && unit != lists[list][1])) continue;
+            elements += a[i].count;
+            if (next >= num_some || memcmp(&a[i], &b[next++], sizeof *a))
+                return tt_error_set(TT_EVERDICT, "list %d: piece %lld differs", list, (long long)i);
+        }
+        int64_t bytes = tt_shards_bytes(some).weights, most = tt_shards_bytes(all).weights;
+        if (next != num_some || bytes < 4 * elements || bytes >= most || (num == 0 && bytes + tt_shards_bytes(some).gradients))
+            return tt_error_set(TT_EVERDICT, "list %d: %lld pieces of %lld, %lld bytes", list, (long long)next,
+                                (long long)num_some, (long long)bytes);
+        for (int unit = EMBEDDING; unit <= HEAD; unit++) {
+            TT_TRY(tt_unit_gather(some, kernel, unit));
+            TT_TRY(tt_unit_gradient_begin(some, kernel, unit));
+            TT_TRY(tt_unit_gradient_end(some, kernel, unit));
+            tt_unit_release(some, unit);
+        }
+        tt_shards_destroy(&some);
+    }
+    tt_shards_destroy(&all);
+    tt_kernel_destroy(&kernel);
+    tt_mesh_destroy(&mesh);
+    return TT_OK;
+}
+
+static void some_units_alone(void **state)
+{
+    (void)state;
+    tt_params params;
+    make_params(&params, 5);
+    for (int world = 2; world <= 4; world += 2) assert_ok(tt_comm_run_threads(world, hold_some, &params));
+    tt_params_free(&params);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -425,6 +479,7 @@ int main(void)
         cmocka_unit_test(sizes_are_64_bits_wide),
         cmocka_unit_test(whole_units_come_and_go),
         cmocka_unit_test(shares_are_even),
+        cmocka_unit_test(some_units_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

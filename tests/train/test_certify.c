@@ -4,6 +4,7 @@
 
 #include "base/json.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/save.h"
 #include "train/certify.h"
 #include "train/certify_impl.h"
 
@@ -14,7 +15,10 @@
 
 typedef struct job {
     const char *model, *batch, *save;
-    int ep;
+    int ep, tp;
+    tt_dispatch_kind dispatch;
+    bool by_layer;
+    int64_t memory;
     tt_certify_report report; /* of rank 0 */
 } job;
 
@@ -34,7 +38,14 @@ static tt_status rank_main(tt_comm *comm, void *arg)
         TT_TRY(tt_certify_default_rows(j->model, tt_comm_size(comm), &rows));
     }
     tt_certify_options o = {
-        .model = j->model, .rows = &rows, .mesh = {.ep_size = j->ep}, .threads = 1, .save_outputs = j->save};
+        .model = j->model,
+        .rows = &rows,
+        .mesh = {.ep_size = j->ep, .tp_size = j->tp, .dispatch = j->dispatch},
+        .threads = 1,
+        .save_outputs = j->save,
+        .by_layer = j->by_layer,
+        .memory = j->memory,
+    };
     tt_status status = tt_certify(comm, &o, &report);
     tt_batch_file_free(&rows);
     if (status != TT_OK) return status;
@@ -61,6 +72,140 @@ static void passes_on_every_mesh(void **state)
                              j.report.loss[1]);
                 tt_certify_report_free(&j.report);
             }
+}
+
+static void certify_by_layer(const char *id, int world, int ep, int tp, tt_dispatch_kind dispatch)
+{
+    char model[128], batch[128];
+    snprintf(model, sizeof model, "tests/fixtures/%s/model", id);
+    snprintf(batch, sizeof batch, "tests/fixtures/%s/batch.json", id);
+    /* The rows of the fixtures have padding and are fewer than four ranks. */
+    job j = {.model = model, .batch = batch, .ep = ep, .tp = tp, .dispatch = dispatch};
+    assert_ok(tt_comm_run_threads(world, rank_main, &j));
+    tt_certify_report whole = j.report;
+    j.by_layer = true;
+    assert_ok(tt_comm_run_threads(world, rank_main, &j));
+    tt_certify_report *r = &j.report;
+    if (!r->passed || !r->by_layer || whole.by_layer)
+        fail_msg("%s on %d ranks, ep %d, tp %d: %lld wrong gradients, %lld wrong streams, %lld wrong choices, loss %g and %g",
+                 id, world, ep, tp, (long long)r->bad_rows, (long long)r->bad_streams, (long long)r->wrong_choices,
+                 r->loss[0], r->loss[1]);
+    assert_int_equal(r->num_rows, whole.num_rows);
+    assert_int_equal(r->choices, whole.choices);
+    assert_int_equal(r->targets, whole.targets);
+    assert_int_equal(r->tokens, whole.tokens);
+    assert_int_equal(whole.num_streams, 0);
+    assert_true(r->num_streams >= 6 && r->num_streams % 2 == 0);
+    assert_string_equal(r->streams[0].name, "model.embed_tokens: output");
+    assert_string_equal(r->streams[1].name, "model.layers.0: output");
+    assert_string_equal(r->streams[2].name, "model.layers.0: input gradient");
+    assert_string_equal(r->streams[r->num_streams - 1].name, "model.norm and head: input gradient");
+    /* Both references evaluate the same function at points that are apart by rounding: bounds as for one tensor. */
+    assert_close(r->loss[1], whole.loss[1], 1e-5 * whole.loss[1]);
+    assert_close(r->norm[1], whole.norm[1], 1e-5 * whole.norm[1]);
+    for (int64_t i = 0; i < r->num_rows; i++) {
+        assert_string_equal(r->rows[i].name, whole.rows[i].name);
+        const tt_certify_row *w = &whole.rows[i];
+        if (!w->tiny) assert_close(r->rows[i].norm, w->norm, w->tolerance * w->norm);
+    }
+    for (int64_t i = 0; i < r->num_streams; i++) assert_true(r->streams[i].norm > 0 && r->streams[i].good);
+    tt_certify_report_free(&whole);
+    tt_certify_report_free(r);
+}
+
+/* By layer it passes where the whole passes, and its reference is the same: loss, norm, the norm of every gradient. */
+static void passes_by_layer(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"O1", "O2", "Q1", "Q2", "G1", "G2"};
+    for (size_t i = 0; i < 6; i++) {
+        certify_by_layer(models[i], 1, 1, 1, TT_DISPATCH_ALLTOALL);
+        certify_by_layer(models[i], 2, 2, 1, TT_DISPATCH_ALLTOALL);
+        certify_by_layer(models[i], 2, 1, 2, TT_DISPATCH_ALLTOALL);
+        certify_by_layer(models[i], 3, 3, 1, TT_DISPATCH_ALLGATHER);
+        certify_by_layer(models[i], 4, 2, 1, TT_DISPATCH_ALLTOALL);
+        certify_by_layer(models[i], 4, 4, 2, TT_DISPATCH_ALLTOALL);
+        certify_by_layer(models[i], 4, 2, 2, TT_DISPATCH_ALLREDUCE);
+    }
+}
+
+/* A model folder of so many equal layers whose weights are far more than its tokens. */
+static const char *deep_model(int layers)
+{
+    static char folder[1200];
+    char text[512];
+    tt_comm *comm;
+    tt_engine engine;
+    tt_save_report report;
+    snprintf(folder, sizeof folder, "%s", test_folder("deep"));
+    snprintf(text, sizeof text,
+             "{\"model_type\": \"olmoe\", \"vocab_size\": 64, \"hidden_size\": 64, \"num_hidden_layers\": %d,"
+             "\"num_attention_heads\": 4, \"num_experts\": 8, \"num_experts_per_tok\": 2, \"intermediate_size\": 64}",
+             layers);
+    json_t *config = json_loads(text, 0, NULL);
+    tt_engine_options o = {.config = config, .ops = &tt_ops_ref, .resident = TT_F32, .compute = TT_F32, .moments = TT_F32,
+                           .threads = 1};
+    tt_save_options save = {.config = config};
+    assert_ok(tt_comm_create_self(&comm));
+    assert_ok(tt_engine_open(comm, &o, &engine));
+    assert_ok(tt_save_model(folder, engine.shards, &save, &report));
+    tt_engine_close(&engine);
+    tt_comm_destroy(&comm);
+    json_decref(config);
+    return folder;
+}
+
+/* However many layers there are, rank 0 holds one of them. */
+static void memory_is_that_of_one_layer(void **state)
+{
+    (void)state;
+    /* A block: 4 attention matrices, router, 8 experts, two norms of D and two of heads. */
+    const int64_t D = 64, block = 4 * D * D + 8 * D + 8 * 3 * D * D + 4 * D;
+    int64_t bytes[2], whole[2];
+    for (int i = 0; i < 2; i++) {
+        int layers = i ? 20 : 2;
+        job j = {.model = deep_model(layers), .ep = 2, .by_layer = true};
+        assert_ok(tt_comm_run_threads(2, rank_main, &j));
+        assert_true(j.report.passed);
+        assert_int_equal(j.report.num_streams, 2 * (layers + 1));
+        bytes[i] = j.report.reference_bytes;
+        assert_int_equal(j.report.whole_bytes, 16 * (layers * block + 2 * D * D + D));
+        tt_certify_report_free(&j.report);
+        j.by_layer = false;
+        assert_ok(tt_comm_run_threads(2, rank_main, &j));
+        assert_true(j.report.passed && !j.report.by_layer);
+        whole[i] = j.report.reference_bytes;
+        assert_true(whole[i] >= j.report.whole_bytes);
+        tt_certify_report_free(&j.report);
+    }
+    assert_int_equal(bytes[0], bytes[1]);
+    if (!(bytes[1] >= 16 * block && bytes[1] < 16 * block * 3 / 2))
+        fail_msg("%lld bytes for a block of %lld", (long long)bytes[1], (long long)(16 * block));
+    assert_true(whole[1] - whole[0] >= 18 * 16 * block);
+}
+
+/* The whole where it fits, one layer at a time where it does not, and refused where not even that does. */
+static void memory_decides(void **state)
+{
+    (void)state;
+    job j = {.model = "tests/fixtures/Q1/model", .ep = 2};
+    assert_ok(tt_comm_run_threads(2, rank_main, &j));
+    int64_t whole = j.report.whole_bytes;
+    assert_true(!j.report.by_layer && j.report.free_bytes > whole && whole > 0);
+    tt_certify_report_free(&j.report);
+    for (int less = 0; less < 2; less++) {
+        j.memory = whole - less;
+        assert_ok(tt_comm_run_threads(2, rank_main, &j));
+        assert_true(j.report.passed);
+        assert_int_equal(j.report.by_layer, less);
+        assert_int_equal(j.report.free_bytes, j.memory);
+        tt_certify_report_free(&j.report);
+    }
+    for (int by_layer = 0; by_layer < 2; by_layer++) {
+        j.by_layer = by_layer;
+        j.memory = 1000;
+        assert_error(tt_comm_run_threads(2, rank_main, &j), TT_ENOMEM, "of which 1000 are free");
+    }
 }
 
 /* Tensor `name` of two files, element by element. */
@@ -230,6 +375,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(passes_on_every_mesh),
+        cmocka_unit_test(passes_by_layer),
+        cmocka_unit_test(memory_is_that_of_one_layer),
+        cmocka_unit_test(memory_decides),
         cmocka_unit_test(outputs_are_the_fixtures),
         cmocka_unit_test(wrong_choices_are_seen),
         cmocka_unit_test(no_targets_is_refused),

@@ -1,5 +1,6 @@
 /* certify can fail: faults that trainers of this kind have had are planted one at a time in the mesh run (src/base/fault.h),
- * and certify must name what each one spoils: gradients, choices, loss, or norm. */
+ * and certify must name what each one spoils: gradients, choices, loss, or norm, and layer by layer also where. Each is sought
+ * in both ways. */
 #include "support/test.h"
 
 #include "base/checked.h"
@@ -16,6 +17,7 @@
 typedef struct job {
     const char *model;
     tt_mesh_sizes mesh;
+    bool by_layer;
     tt_certify_report report; /* of rank 0 */
 } job;
 
@@ -26,7 +28,7 @@ static tt_status rank_main(tt_comm *comm, void *arg)
     tt_certify_report report;
     tt_comm_set_timeout(comm, 60);
     TT_TRY(tt_certify_default_rows(j->model, tt_comm_size(comm), &rows));
-    tt_certify_options o = {.model = j->model, .rows = &rows, .mesh = j->mesh, .threads = 1};
+    tt_certify_options o = {.model = j->model, .rows = &rows, .mesh = j->mesh, .threads = 1, .by_layer = j->by_layer};
     tt_status status = tt_certify(comm, &o, &report);
     tt_batch_file_free(&rows);
     if (status != TT_OK) return status;
@@ -35,7 +37,7 @@ static tt_status rank_main(tt_comm *comm, void *arg)
     return TT_OK;
 }
 
-/* The first gradient that is wrong and whose name contains `part`. */
+/* Whether a gradient is wrong whose name contains `part`. */
 static bool names_gradient(const tt_certify_report *r, const char *part)
 {
     for (int64_t i = 0; i < r->num_rows; i++)
@@ -50,10 +52,20 @@ static bool spares_gradient(const tt_certify_report *r, const char *part)
     return true;
 }
 
-/* The same command with and without the fault. */
-static tt_certify_report with_fault(tt_fault_switch fault, const char *model, int world, tt_mesh_sizes mesh)
+/* Whether it goes by layer and this row between layers is wrong. */
+static bool names_stream(const tt_certify_report *r, const char *name)
 {
-    job j = {.model = model, .mesh = mesh};
+    for (int64_t i = 0; i < r->num_streams; i++)
+        if (!strcmp(r->streams[i].name, name)) return !r->streams[i].good;
+    return false;
+}
+
+static const bool whole = false, by_layer = true;
+
+/* The same command with and without the fault; the mode is the test's state. */
+static tt_certify_report with_fault(void **state, tt_fault_switch fault, const char *model, int world, tt_mesh_sizes mesh)
+{
+    job j = {.model = model, .mesh = mesh, .by_layer = *(const bool *)*state};
     tt_fault_plant(TT_FAULT_NONE);
     assert_ok(tt_comm_run_threads(world, rank_main, &j));
     assert_true(j.report.passed);
@@ -62,6 +74,7 @@ static tt_certify_report with_fault(tt_fault_switch fault, const char *model, in
     assert_ok(tt_comm_run_threads(world, rank_main, &j));
     tt_fault_plant(TT_FAULT_NONE);
     assert_false(j.report.passed);
+    assert_int_equal(j.report.by_layer, j.by_layer);
     return j.report;
 }
 
@@ -70,72 +83,80 @@ static tt_certify_report with_fault(tt_fault_switch fault, const char *model, in
 
 static void expert_gradient_times_ep(void **state)
 {
-    (void)state;
-    tt_certify_report r = with_fault(TT_FAULT_EXPERT_TIMES_EP, Q1, 4, (tt_mesh_sizes){.ep_size = 2});
+    tt_certify_report r = with_fault(state, TT_FAULT_EXPERT_TIMES_EP, Q1, 4, (tt_mesh_sizes){.ep_size = 2});
     assert_true(names_gradient(&r, "mlp.experts."));
     assert_true(spares_gradient(&r, "self_attn"));
     assert_false(r.norm_good);
     assert_true(r.loss_good);
+    assert_int_equal(r.bad_streams, 0);
     tt_certify_report_free(&r);
 }
 
 static void dense_gradient_times_tp(void **state)
 {
-    (void)state;
-    tt_certify_report r = with_fault(TT_FAULT_DENSE_TIMES_TP, Q1, 4, (tt_mesh_sizes){.tp_size = 2, .ep_size = 2});
+    tt_certify_report r = with_fault(state, TT_FAULT_DENSE_TIMES_TP, Q1, 4, (tt_mesh_sizes){.tp_size = 2, .ep_size = 2});
     assert_true(names_gradient(&r, "self_attn"));
     assert_true(spares_gradient(&r, "mlp.experts."));
+    assert_int_equal(r.bad_streams, 0);
     tt_certify_report_free(&r);
 }
 
 static void router_gradient_missing(void **state)
 {
-    (void)state;
-    tt_certify_report r = with_fault(TT_FAULT_ROUTER_MISSING, Q1, 2, (tt_mesh_sizes){.ep_size = 2});
+    tt_certify_report r = with_fault(state, TT_FAULT_ROUTER_MISSING, Q1, 2, (tt_mesh_sizes){.ep_size = 2});
     assert_true(names_gradient(&r, "mlp.gate.weight"));
     assert_true(r.loss_good);
+    if (r.by_layer) { /* what stands behind no router is right: layer 1 is dense */
+        assert_true(names_stream(&r, "model.layers.0: input gradient"));
+        assert_true(names_stream(&r, "model.layers.2: input gradient"));
+        assert_int_equal(r.bad_streams, 2);
+        assert_true(spares_gradient(&r, "layers.1."));
+    }
     tt_certify_report_free(&r);
 }
 
 static void row_that_no_kernel_wrote(void **state)
 {
-    (void)state;
-    tt_certify_report r = with_fault(TT_FAULT_UNWRITTEN_ROW, Q1, 2, (tt_mesh_sizes){.ep_size = 2});
+    tt_certify_report r = with_fault(state, TT_FAULT_UNWRITTEN_ROW, Q1, 2, (tt_mesh_sizes){.ep_size = 2});
     assert_false(r.loss_good); /* NaN, or whatever lay there */
     assert_true(r.bad_rows > 0);
+    if (r.by_layer) assert_true(names_stream(&r, "model.layers.0: output"));
     tt_certify_report_free(&r);
 }
 
 static void swapped_experts(void **state)
 {
-    (void)state;
-    tt_certify_report r = with_fault(TT_FAULT_SWAPPED_EXPERTS, Q1, 2, (tt_mesh_sizes){.ep_size = 2});
-    assert_false(r.loss_good);
+    tt_certify_report r = with_fault(state, TT_FAULT_SWAPPED_EXPERTS, Q1, 2, (tt_mesh_sizes){.ep_size = 2});
     assert_true(names_gradient(&r, "mlp.experts.0."));
+    if (r.by_layer) { /* the head gives the right loss for what it was given, and layer 1 is dense */
+        assert_true(r.loss_good);
+        assert_true(names_stream(&r, "model.layers.0: output") && names_stream(&r, "model.layers.2: output"));
+        assert_false(names_stream(&r, "model.layers.1: output") || names_stream(&r, "model.layers.1: input gradient"));
+        assert_true(spares_gradient(&r, "layers.1."));
+    } else {
+        assert_false(r.loss_good);
+    }
     tt_certify_report_free(&r);
 }
 
 static void recomputation_that_routes_again(void **state)
 {
-    (void)state;
-    tt_certify_report r = with_fault(TT_FAULT_ROUTED_AGAIN, Q1, 2, (tt_mesh_sizes){.ep_size = 2});
+    tt_certify_report r = with_fault(state, TT_FAULT_ROUTED_AGAIN, Q1, 2, (tt_mesh_sizes){.ep_size = 2});
     assert_true(r.wrong_choices > 0 || names_gradient(&r, "mlp.experts."));
     tt_certify_report_free(&r);
 }
 
 static void norm_over_one_axis(void **state)
 {
-    (void)state;
-    tt_certify_report r = with_fault(TT_FAULT_NORM_OF_ONE_AXIS, Q1, 4, (tt_mesh_sizes){.ep_size = 2});
+    tt_certify_report r = with_fault(state, TT_FAULT_NORM_OF_ONE_AXIS, Q1, 4, (tt_mesh_sizes){.ep_size = 2});
     assert_false(r.norm_good);
-    assert_int_equal(r.bad_rows, 0);
+    assert_int_equal(r.bad_rows + r.bad_streams, 0);
     tt_certify_report_free(&r);
 }
 
 static void balance_statistics_per_rank(void **state)
 {
-    (void)state;
-    tt_certify_report r = with_fault(TT_FAULT_BALANCE_PER_RANK, O2, 2, (tt_mesh_sizes){.ep_size = 2});
+    tt_certify_report r = with_fault(state, TT_FAULT_BALANCE_PER_RANK, O2, 2, (tt_mesh_sizes){.ep_size = 2});
     assert_false(r.loss_good);
     assert_true(names_gradient(&r, "mlp.gate.weight"));
     tt_certify_report_free(&r);
@@ -179,25 +200,28 @@ static const char *model_with_close_biases(void)
 
 static void bias_through_bf16(void **state)
 {
-    (void)state;
-    tt_certify_report r = with_fault(TT_FAULT_BIAS_IN_BF16, model_with_close_biases(), 2, (tt_mesh_sizes){.ep_size = 2});
+    const char *model = model_with_close_biases();
+    tt_certify_report r = with_fault(state, TT_FAULT_BIAS_IN_BF16, model, 2, (tt_mesh_sizes){.ep_size = 2});
     assert_true(r.wrong_choices > 0);
     assert_true(strstr(r.first_wrong, "layer 1") != NULL);
     tt_certify_report_free(&r);
 }
 
+#define IN_BOTH_WAYS(test)                                                                                             \
+    cmocka_unit_test_prestate(test, (void *)&whole), cmocka_unit_test_prestate(test, (void *)&by_layer)
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(expert_gradient_times_ep),
-        cmocka_unit_test(dense_gradient_times_tp),
-        cmocka_unit_test(router_gradient_missing),
-        cmocka_unit_test(row_that_no_kernel_wrote),
-        cmocka_unit_test(swapped_experts),
-        cmocka_unit_test(recomputation_that_routes_again),
-        cmocka_unit_test(norm_over_one_axis),
-        cmocka_unit_test(balance_statistics_per_rank),
-        cmocka_unit_test(bias_through_bf16),
+        IN_BOTH_WAYS(expert_gradient_times_ep),
+        IN_BOTH_WAYS(dense_gradient_times_tp),
+        IN_BOTH_WAYS(router_gradient_missing),
+        IN_BOTH_WAYS(row_that_no_kernel_wrote),
+        IN_BOTH_WAYS(swapped_experts),
+        IN_BOTH_WAYS(recomputation_that_routes_again),
+        IN_BOTH_WAYS(norm_over_one_axis),
+        IN_BOTH_WAYS(balance_statistics_per_rank),
+        IN_BOTH_WAYS(bias_through_bf16),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
