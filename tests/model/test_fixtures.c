@@ -202,22 +202,10 @@ static tt_status check_gradients(fixture *f, void *arg)
 
 /* --- three optimizer steps ----------------------------------------------------------------------------------- */
 
-/* Micro-batches of one step; each may again be cut into rows. */
 static tt_status run_step(fixture *f, const json_t *train, int k, double coef)
 {
     const json_t *step = json_array_get(json_object_get(train, "steps"), (size_t)k);
-    const json_t *list = json_object_get(step, "micro_batches"), *expected = json_object_get(step, "expected");
-    tt_batch all[16];
-    int total = 0;
-    tt_status status = TT_OK;
-    for (size_t i = 0; i < json_array_size(list) && status == TT_OK; i++) {
-        tt_batch *micros;
-        int num;
-        status = fixture_micros(f, json_array_get(list, i), "train.json", &micros, &num);
-        if (status != TT_OK) break;
-        for (int j = 0; j < num; j++) all[total++] = micros[j];
-        free(micros);
-    }
+    const json_t *expected = json_object_get(step, "expected");
     tt_step_options o = {
         .lr = 0.01,
         .beta1 = 0.9,
@@ -225,13 +213,10 @@ static tt_status run_step(fixture *f, const json_t *train, int k, double coef)
         .eps = 1e-8,
         .weight_decay = 0.1,
         .max_grad_norm = 1,
-        .step = k + 1,
         .balance = coef, /* the fixtures add it in full for each micro-batch */
     };
     tt_step_result r;
-    if (status == TT_OK) status = tt_train_step(&f->engine.model, all, total, &o, &r);
-    for (int i = 0; i < total; i++) tt_batch_free(&all[i]);
-    TT_TRY(status);
+    TT_TRY(fixture_step(f, train, k, o, &r));
     double norm = json_number_value(json_object_get(expected, "grad_norm_before_clipping"));
     TT_TRY(compare_number("gradient norm", r.grad_norm, norm, (k ? 1e-4 : 5e-6) * norm));
     double loss = json_number_value(json_object_get(expected, "loss"));
