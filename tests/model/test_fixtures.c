@@ -277,10 +277,14 @@ static void add(const char *what, tt_status (*body)(fixture *, void *), fixture_
 }
 
 static const char *const ids[] = {"O1", "O2", "Q1", "Q2", "G1", "G2"};
+enum { NUM_IDS = sizeof ids / sizeof *ids };
 
-/* Every mesh of up to four ranks with every dispatcher that it allows. */
-static void add_layouts(const char *id, const tt_ops *ops)
+/* Every mesh of up to four ranks with every dispatcher that it allows. The fixtures take turns with training: test_meshes.c
+ * trains on all meshes, and more strictly. */
+static void add_layouts(int fixture, const tt_ops *ops)
 {
+    const char *id = ids[fixture];
+    int turn = 0;
     for (int world = 1; world <= 4; world++)
         for (int tp = 1; tp <= world; tp++)
             for (int ep = 1; ep <= world; ep++)
@@ -290,7 +294,7 @@ static void add_layouts(const char *id, const tt_ops *ops)
                     if (tp == 1 && d == TT_DISPATCH_ALLTOALL) continue; /* add_meshes */
                     fixture_run run = {.id = id, .ops = ops, .world = world, .tp = tp, .ep = ep, .dispatch = d, .recompute = true};
                     add("gradients", check_gradients, run);
-                    add("training", check_training, run);
+                    if (test_full() || turn++ % NUM_IDS == fixture) add("training", check_training, run);
                 }
 }
 
@@ -313,12 +317,12 @@ int main(void)
 {
     static const tt_ops *const tables[] = {&tt_ops_ref, &tt_ops_cpu};
     for (size_t t = 0; t < sizeof tables / sizeof *tables; t++) {
-        for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
+        for (int i = 0; i < NUM_IDS; i++) {
             add("outputs", check_outputs, (fixture_run){.id = ids[i], .ops = tables[t], .world = 1, .ep = 1});
             add("outputs", check_outputs,
                 (fixture_run){.id = ids[i], .ops = tables[t], .world = 1, .ep = 1, .as_saved = "config.as_saved.json"});
             add_meshes(ids[i], tables[t]);
-            if (tables[t] == &tt_ops_ref) add_layouts(ids[i], tables[t]);
+            if (tables[t] == &tt_ops_ref) add_layouts(i, tables[t]);
         }
         static const char *const variants[] = {"Q1-bf16", "Q1-f16", "Q1-mixed"};
         for (size_t i = 0; i < 3; i++)

@@ -9,11 +9,13 @@
 #include "support/trial.h"
 
 #include "base/checked.h"
+#include "tensor/dtype.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 /* Both sides round in other places. One sum of float products of n terms is off by about sqrt(n) 2^-24; through the depth
  * of these models 1e-6 is seen, and a fault shows in the first digits. */
@@ -203,6 +205,61 @@ static void recomputation_changes_no_bit(void **state)
             }
             trial_shape_close(&s);
         }
+}
+
+/* --- replicas -------------------------------------------------------------------------------------------------- */
+
+typedef struct replica_job {
+    single_job single;
+    uint64_t hash[8]; /* by rank */
+} replica_job;
+
+static void hash_rows(void *user, const char *what, int layer, tt_mat m)
+{
+    uint64_t *hash = user;
+    (void)what, (void)layer;
+    for (int64_t i = 0; i < m.rows; i++)
+        *hash = XXH3_64bits_withSeed(tt_mat_row(m, i), (size_t)m.cols * tt_dtype_size(m.dtype), *hash);
+}
+
+static tt_status hash_everything(tt_engine *e, void *arg)
+{
+    replica_job *j = arg;
+    e->model.tap = hash_rows;
+    e->model.tap_user = &j->hash[e->mesh->rank];
+    return single(e, &j->single);
+}
+
+/* Ranks that share a batch hold the same bits in every block, router and gate, forward and again: else the sum of their
+ * gradients would be that of several models. */
+static void replicas_hold_the_same_bits(void **state)
+{
+    (void)state;
+    int replicas = 0;
+    for (int m = 0; m < trial_num_models; m++)
+        for (int i = 0; i < trial_num_meshes; i++) {
+            trial_shape s;
+            trial_batch b;
+            trial_result out;
+            assert_ok(trial_shape_open(&trial_models[m], &s));
+            trial_run run = {.model = s.model,
+                             .mesh = trial_turn(&s, trial_meshes[i], m + i),
+                             .ops = (m + i) % 2 ? &tt_ops_ref : &tt_ops_cpu,
+                             .bf16_compute = m % 3 == 2};
+            trial_batch_make(&trial_plans[0], s.config.vocab_size, 0, &b);
+            if (run.mesh.tp > 1 && trial_mesh_fits(&s, run.mesh)) {
+                replica_job j = {.single = {&s, &b, balance_of(&s, 0), &out}};
+                assert_ok(trial_result_open(&s, &out));
+                assert_ok(trial_on_mesh(&run, hash_everything, &j));
+                for (int r = 0; r < run.mesh.world; r++, replicas++)
+                    if (j.hash[r] != j.hash[r / run.mesh.tp * run.mesh.tp])
+                        fail_msg("%s, %s: rank %d differs from the first that shares its batch", s.model->name,
+                                 trial_mesh_name(run.mesh), r);
+                trial_result_close(&out);
+            }
+            trial_shape_close(&s);
+        }
+    assert_true(replicas > 100);
 }
 
 /* --- packed rows ----------------------------------------------------------------------------------------------- */
@@ -396,6 +453,7 @@ int main(void)
     const struct CMUnitTest others[] = {
         cmocka_unit_test(the_table_has_what_it_is_for),
         cmocka_unit_test(recomputation_changes_no_bit),
+        cmocka_unit_test(replicas_hold_the_same_bits),
         cmocka_unit_test(packed_is_separate),
         cmocka_unit_test(another_document_moves_nothing),
         cmocka_unit_test(wide_worlds),
