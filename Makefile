@@ -111,23 +111,34 @@ $(BUILD)/examples/%: $(BUILD)/obj/examples/%.o $(LIB)
 
 # --- what people type ---------------------------------------------------------------------------------------------
 # The set-up may install mpicc and pkg-config, which this file asks when it is read: the work is done by a second make.
-.PHONY: test demo check layers asan bench format clean help
+.PHONY: test test-full demo check layers mpich asan bench format clean help
 ## make             build the program and the library
 ## make demo        install what is missing, train a small model on two ranks, let it answer
 ## make test        install what is missing, run every test
-test demo:
+## make test-full   the same with every combination of model, mesh and way to run, and with MPICH too where it is
+##                  installed: tens of minutes
+test test-full demo:
 	@tools/setup.sh
 	@$(MAKE) --no-print-directory run-$@
 run-test: check
+run-test-full: export TT_FULL := 1
+run-test-full: export TT_TEST_SECONDS ?= 3600
+run-test-full: check
+	@$(MAKE) --no-print-directory mpich
 run-demo: all
 	@BUILD=$(BUILD) tools/demo.sh
-.PHONY: run-test run-demo
+.PHONY: run-test run-test-full run-demo
 
 ## make check       run the tests without installing anything; ONLY="data model" for some folders
 check: all tests examples layers
 	@BUILD=$(BUILD) tests/run.sh $(ONLY)
 layers:
 	@tools/check-layers.sh
+## make mpich       the tests that start MPI processes, with MPICH where it stands beside another MPI
+mpich:
+	@if command -v mpicc.mpich >/dev/null && command -v mpirun.mpich >/dev/null; then \
+	  $(MAKE) --no-print-directory check MPI=1 MPICC=mpicc.mpich MPIRUN=mpirun.mpich BUILD=$(BUILD)/mpich ONLY="comm cli examples"; \
+	else echo "mpich: skipped, no mpicc.mpich and mpirun.mpich (Debian: libmpich-dev, mpich)"; fi
 ## make asan        the tests under the address and undefined-behaviour sanitizers (without MPI: it leaks on its own account)
 asan:
 	@$(MAKE) --no-print-directory check MPI=0 BUILD=$(BUILD)/asan EXTRA="-fsanitize=address,undefined \

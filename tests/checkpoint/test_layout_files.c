@@ -117,14 +117,14 @@ static void from_any_mesh_to_any_mesh(void **state)
         trial_batch_make(&trial_plans[0], s.config.vocab_size, 0, &b);
         float *all = calloc((size_t)s.total * 2, sizeof *all);
         file_job first = {&s, NULL, source, all, 0}, trained = {&s, &b, one, all + s.total, 0};
-        trial_run run = {.model = s.model, .mesh = {1, 1}},
-                  files = {.model = s.model, .mesh = {1, 1}, .folder = source};
+        trial_run run = {.model = s.model, .mesh = TRIAL_MESH(1, 1)},
+                  files = {.model = s.model, .mesh = TRIAL_MESH(1, 1), .folder = source};
         assert_ok(trial_on_mesh(&run, through_files, &first));
         assert_ok(trial_on_mesh(&files, through_files, &trained));
         for (int i = 0; i < trial_num_meshes; i++) {
             file_job saved = {&s, NULL, source, all + s.total, 0}, j = {&s, &b, out, all + s.total, 0};
-            run.mesh = trial_meshes[i];
-            files.mesh = trial_meshes[trial_num_meshes - 1 - i];
+            run.mesh = trial_turn(&s, trial_meshes[i], m + i);
+            files.mesh = trial_turn(&s, trial_meshes[trial_num_meshes - 1 - i], m + i);
             if (trial_mesh_fits(&s, run.mesh)) {
                 /* Written by one mesh ... */
                 assert_ok(trial_on_mesh(&run, through_files, &saved));

@@ -111,7 +111,7 @@ static void the_mean_of_batches_alone(void **state)
                 trial_shape s;
                 trial_batch rows;
                 trial_run single = {.model = trial_find_model(names[m]), .mesh = {1, 1}};
-                trial_run run = {.model = single.model, .mesh = {t->world, t->ep}, .tp = t->tp, .dispatch = t->dispatch,
+                trial_run run = {.model = single.model, .mesh = {t->world, t->ep, t->tp, t->dispatch},
                                  .ops = i % 2 ? &tt_ops_cpu : &tt_ops_ref, .keep_all = i % 3 == 0};
                 assert_ok(trial_shape_open(single.model, &s));
                 trial_batch_make(trial_find_plan("every kind of row"), s.config.vocab_size, 0, &rows);
@@ -142,8 +142,7 @@ static void one_batch_has_the_same_bits(void **state)
     trial_batch_make(trial_find_plan("every kind of row"), s.config.vocab_size, 0, &rows);
     for (int i = 0; i < 3; i++) {
         job by_rank = {.shape = &s, .set = {&rows, false}, .scope = TT_BALANCE_RANK}, together = by_rank;
-        trial_run run = {.model = s.model, .mesh = {shared[i].world, shared[i].ep}, .tp = shared[i].tp,
-                         .dispatch = shared[i].dispatch};
+        trial_run run = {.model = s.model, .mesh = {shared[i].world, shared[i].ep, shared[i].tp, shared[i].dispatch}};
         together.scope = TT_BALANCE_GLOBAL;
         run_job(&by_rank, &run);
         run_job(&together, &run);

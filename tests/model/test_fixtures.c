@@ -202,22 +202,10 @@ static tt_status check_gradients(fixture *f, void *arg)
 
 /* --- three optimizer steps ----------------------------------------------------------------------------------- */
 
-/* Micro-batches of one step; each may again be cut into rows. */
 static tt_status run_step(fixture *f, const json_t *train, int k, double coef)
 {
     const json_t *step = json_array_get(json_object_get(train, "steps"), (size_t)k);
-    const json_t *list = json_object_get(step, "micro_batches"), *expected = json_object_get(step, "expected");
-    tt_batch all[16];
-    int total = 0;
-    tt_status status = TT_OK;
-    for (size_t i = 0; i < json_array_size(list) && status == TT_OK; i++) {
-        tt_batch *micros;
-        int num;
-        status = fixture_micros(f, json_array_get(list, i), "train.json", &micros, &num);
-        if (status != TT_OK) break;
-        for (int j = 0; j < num; j++) all[total++] = micros[j];
-        free(micros);
-    }
+    const json_t *expected = json_object_get(step, "expected");
     tt_step_options o = {
         .lr = 0.01,
         .beta1 = 0.9,
@@ -225,13 +213,10 @@ static tt_status run_step(fixture *f, const json_t *train, int k, double coef)
         .eps = 1e-8,
         .weight_decay = 0.1,
         .max_grad_norm = 1,
-        .step = k + 1,
         .balance = coef, /* the fixtures add it in full for each micro-batch */
     };
     tt_step_result r;
-    if (status == TT_OK) status = tt_train_step(&f->engine.model, all, total, &o, &r);
-    for (int i = 0; i < total; i++) tt_batch_free(&all[i]);
-    TT_TRY(status);
+    TT_TRY(fixture_step(f, train, k, o, &r));
     double norm = json_number_value(json_object_get(expected, "grad_norm_before_clipping"));
     TT_TRY(compare_number("gradient norm", r.grad_norm, norm, (k ? 1e-4 : 5e-6) * norm));
     double loss = json_number_value(json_object_get(expected, "loss"));
@@ -292,10 +277,14 @@ static void add(const char *what, tt_status (*body)(fixture *, void *), fixture_
 }
 
 static const char *const ids[] = {"O1", "O2", "Q1", "Q2", "G1", "G2"};
+enum { NUM_IDS = sizeof ids / sizeof *ids };
 
-/* Every mesh of up to four ranks with every dispatcher that it allows. */
-static void add_layouts(const char *id, const tt_ops *ops)
+/* Every mesh of up to four ranks with every dispatcher that it allows. The fixtures take turns with training: test_meshes.c
+ * trains on all meshes, and more strictly. */
+static void add_layouts(int fixture, const tt_ops *ops)
 {
+    const char *id = ids[fixture];
+    int turn = 0;
     for (int world = 1; world <= 4; world++)
         for (int tp = 1; tp <= world; tp++)
             for (int ep = 1; ep <= world; ep++)
@@ -305,7 +294,7 @@ static void add_layouts(const char *id, const tt_ops *ops)
                     if (tp == 1 && d == TT_DISPATCH_ALLTOALL) continue; /* add_meshes */
                     fixture_run run = {.id = id, .ops = ops, .world = world, .tp = tp, .ep = ep, .dispatch = d, .recompute = true};
                     add("gradients", check_gradients, run);
-                    add("training", check_training, run);
+                    if (test_full() || turn++ % NUM_IDS == fixture) add("training", check_training, run);
                 }
 }
 
@@ -328,12 +317,12 @@ int main(void)
 {
     static const tt_ops *const tables[] = {&tt_ops_ref, &tt_ops_cpu};
     for (size_t t = 0; t < sizeof tables / sizeof *tables; t++) {
-        for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
+        for (int i = 0; i < NUM_IDS; i++) {
             add("outputs", check_outputs, (fixture_run){.id = ids[i], .ops = tables[t], .world = 1, .ep = 1});
             add("outputs", check_outputs,
                 (fixture_run){.id = ids[i], .ops = tables[t], .world = 1, .ep = 1, .as_saved = "config.as_saved.json"});
             add_meshes(ids[i], tables[t]);
-            if (tables[t] == &tt_ops_ref) add_layouts(ids[i], tables[t]);
+            if (tables[t] == &tt_ops_ref) add_layouts(i, tables[t]);
         }
         static const char *const variants[] = {"Q1-bf16", "Q1-f16", "Q1-mixed"};
         for (size_t i = 0; i < 3; i++)

@@ -1,18 +1,21 @@
 /* One batch, every layout: models of odd shapes on every mesh, with rows in any order on ranks and micro-steps, against one
  * process that sees the joint batch - the loss, the choices of experts, and the gradient of every parameter.
  *
- * The table is complete: each model meets each mesh meets each plan of rows. All plans of a mesh run on one engine, one
- * behind the other, so each finds memory that another batch has used. Ways to run that must not matter (kernels,
- * recomputation, pieces of logits, rounds of the exchange) take turns. */
+ * Each model meets each world with each ep_size meets each plan of rows. The tp_sizes and dispatchers that go with a world
+ * and an ep_size take turns by model; with TT_FULL the table is complete, each model meets each of them. All plans of a mesh
+ * run on one engine, one behind the other, so each finds memory that another batch has used. Ways to run that must not
+ * matter (kernels, recomputation, pieces of logits, rounds of the exchange) take turns. */
 #include "support/test.h"
 #include "support/trial.h"
 
 #include "base/checked.h"
+#include "tensor/dtype.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 /* Both sides round in other places. One sum of float products of n terms is off by about sqrt(n) 2^-24; through the depth
  * of these models 1e-6 is seen, and a fault shows in the first digits. */
@@ -106,16 +109,16 @@ static void compare_result(const expected *e, int plan, const trial_result *got)
 }
 
 typedef struct entry {
-    int model, mesh;
+    int model, turn;
+    trial_mesh mesh;
 } entry;
 
 static void layout_does_not_matter(void **state)
 {
     const entry *t = *state;
-    table_job j = {.e = expected_of(t->model), .turn = t->model + t->mesh};
-    trial_run run = {.model = &trial_models[t->model],
-                     .mesh = trial_meshes[t->mesh],
-                     .ops = (t->model + t->mesh) % 2 ? &tt_ops_cpu : &tt_ops_ref};
+    table_job j = {.e = expected_of(t->model), .turn = t->turn};
+    trial_run run = {
+        .model = &trial_models[t->model], .mesh = t->mesh, .ops = t->turn % 2 ? &tt_ops_cpu : &tt_ops_ref};
     for (int i = 0; i < trial_num_plans; i++) assert_ok(trial_result_open(&j.e->shape, &j.got[i]));
     assert_ok(trial_on_mesh(&run, all_plans, &j));
     for (int i = 0; i < trial_num_plans; i++) {
@@ -178,7 +181,8 @@ static void run_single(const trial_run *run, const trial_shape *s, const trial_b
 static void recomputation_changes_no_bit(void **state)
 {
     (void)state;
-    static const trial_mesh meshes[] = {{1, 1}, {2, 2}, {3, 3}, {4, 2}, {6, 3}};
+    static const trial_mesh meshes[] = {TRIAL_MESH(1, 1), TRIAL_MESH(2, 2), TRIAL_MESH(3, 3), TRIAL_MESH(4, 2),
+                                        TRIAL_MESH(6, 3)};
     for (int m = 0; m < trial_num_models; m++)
         for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++) {
             trial_shape s;
@@ -191,6 +195,7 @@ static void recomputation_changes_no_bit(void **state)
             assert_ok(trial_shape_open(run.model, &s));
             trial_batch_make(&trial_plans[0], s.config.vocab_size, 0, &b);
             if (trial_mesh_fits(&s, run.mesh)) {
+                run.mesh = trial_turn(&s, run.mesh, m);
                 run_single(&run, &s, &b, balance_of(&s, 0), &again);
                 run.keep_all = true;
                 run_single(&run, &s, &b, balance_of(&s, 0), &kept);
@@ -200,6 +205,61 @@ static void recomputation_changes_no_bit(void **state)
             }
             trial_shape_close(&s);
         }
+}
+
+/* --- replicas -------------------------------------------------------------------------------------------------- */
+
+typedef struct replica_job {
+    single_job single;
+    uint64_t hash[8]; /* by rank */
+} replica_job;
+
+static void hash_rows(void *user, const char *what, int layer, tt_mat m)
+{
+    uint64_t *hash = user;
+    (void)what, (void)layer;
+    for (int64_t i = 0; i < m.rows; i++)
+        *hash = XXH3_64bits_withSeed(tt_mat_row(m, i), (size_t)m.cols * tt_dtype_size(m.dtype), *hash);
+}
+
+static tt_status hash_everything(tt_engine *e, void *arg)
+{
+    replica_job *j = arg;
+    e->model.tap = hash_rows;
+    e->model.tap_user = &j->hash[e->mesh->rank];
+    return single(e, &j->single);
+}
+
+/* Ranks that share a batch hold the same bits in every block, router and gate, forward and again: else the sum of their
+ * gradients would be that of several models. */
+static void replicas_hold_the_same_bits(void **state)
+{
+    (void)state;
+    int replicas = 0;
+    for (int m = 0; m < trial_num_models; m++)
+        for (int i = 0; i < trial_num_meshes; i++) {
+            trial_shape s;
+            trial_batch b;
+            trial_result out;
+            assert_ok(trial_shape_open(&trial_models[m], &s));
+            trial_run run = {.model = s.model,
+                             .mesh = trial_turn(&s, trial_meshes[i], m + i),
+                             .ops = (m + i) % 2 ? &tt_ops_ref : &tt_ops_cpu,
+                             .bf16_compute = m % 3 == 2};
+            trial_batch_make(&trial_plans[0], s.config.vocab_size, 0, &b);
+            if (run.mesh.tp > 1 && trial_mesh_fits(&s, run.mesh)) {
+                replica_job j = {.single = {&s, &b, balance_of(&s, 0), &out}};
+                assert_ok(trial_result_open(&s, &out));
+                assert_ok(trial_on_mesh(&run, hash_everything, &j));
+                for (int r = 0; r < run.mesh.world; r++, replicas++)
+                    if (j.hash[r] != j.hash[r / run.mesh.tp * run.mesh.tp])
+                        fail_msg("%s, %s: rank %d differs from the first that shares its batch", s.model->name,
+                                 trial_mesh_name(run.mesh), r);
+                trial_result_close(&out);
+            }
+            trial_shape_close(&s);
+        }
+    assert_true(replicas > 100);
 }
 
 /* --- packed rows ----------------------------------------------------------------------------------------------- */
@@ -237,8 +297,9 @@ static void packed_is_separate(void **state)
         assert_int_equal(separate.num_rows, 15);
         trial_reference(&s, &separate, true, 0, &want);
         for (int world = 1; world <= 3; world++) {
-            trial_run run = {.model = s.model, .mesh = {world, world}};
+            trial_run run = {.model = s.model, .mesh = TRIAL_MESH(world, world)};
             if (!trial_mesh_fits(&s, run.mesh)) continue;
+            run.mesh = trial_turn(&s, run.mesh, m);
             run_single(&run, &s, &packed, 0, &got);
             assert_int_equal(got.targets, want.targets);
             assert_close(got.nll, want.nll, LOSS_TOLERANCE * (double)want.targets);
@@ -289,7 +350,7 @@ static void another_document_moves_nothing(void **state)
         for (int world = 1; world <= 2; world++) {
             trial_shape s;
             trial_batch one, two;
-            trial_run run = {.model = &trial_models[m], .mesh = {world, world}};
+            trial_run run = {.model = &trial_models[m], .mesh = TRIAL_MESH(world, world)};
             assert_ok(trial_shape_open(run.model, &s));
             trial_batch_make(&packed_plan, s.config.vocab_size, 22, &one);
             trial_batch_make(&packed_plan, s.config.vocab_size, 22, &two);
@@ -318,30 +379,85 @@ static void another_document_moves_nothing(void **state)
         }
 }
 
+/* --- wide worlds ----------------------------------------------------------------------------------------------- */
+
+/* More ranks than one machine has cores: all ranks share one batch, groups of them do, and experts are one a rank. */
+static void wide_worlds(void **state)
+{
+    (void)state;
+    static const trial_mesh meshes[] = {
+        {64, 64, 64, TT_DISPATCH_ALLREDUCE}, {32, 8, 8, TT_DISPATCH_ALLREDUCE}, {64, 32, 32, TT_DISPATCH_ALLREDUCE},
+        {64, 64, 1, TT_DISPATCH_ALLTOALL},   {64, 64, 8, TT_DISPATCH_ALLTOALL}, {64, 8, 64, TT_DISPATCH_ALLGATHER},
+    };
+    static const trial_model model = {
+        .name = "glm4, 64 experts",
+        .config = "{\"model_type\": \"glm4_moe\", \"vocab_size\": 40, \"hidden_size\": 16, \"num_hidden_layers\": 2,"
+                  "\"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"head_dim\": 8, \"n_routed_experts\": 64,"
+                  "\"num_experts_per_tok\": 6, \"n_shared_experts\": 1, \"moe_intermediate_size\": 8,"
+                  "\"intermediate_size\": 20, \"initializer_range\": 0.2, \"rope_theta\": 10000.0}"};
+    const char *const plans[] = {"every kind of row", "reversed, in micro-steps of which one is empty"};
+    trial_shape s;
+    assert_ok(trial_shape_open(&model, &s));
+    for (int p = 0; p < 2; p++) {
+        trial_batch b;
+        trial_result want, got;
+        trial_batch_make(trial_find_plan(plans[p]), s.config.vocab_size, 5, &b);
+        trial_reference(&s, &b, true, 0, &want);
+        for (size_t i = 0; i < (test_full() ? sizeof meshes / sizeof *meshes : 2); i++) {
+            trial_run run = {.model = &model, .mesh = meshes[i]};
+            run_single(&run, &s, &b, 0, &got);
+            trial_compare_choices(trial_mesh_name(run.mesh), &got.choices, &want.choices);
+            assert_close(got.nll, want.nll, LOSS_TOLERANCE * (double)want.targets);
+            trial_compare(&s, trial_mesh_name(run.mesh), got.gradients, want.gradients, GRADIENT_TOLERANCE);
+            trial_result_close(&got);
+        }
+        trial_result_close(&want);
+    }
+    trial_shape_close(&s);
+}
+
+/* --- the table ------------------------------------------------------------------------------------------------- */
+
+enum { MAX_ENTRIES = 4096 };
+static entry entries[MAX_ENTRIES];
+static struct CMUnitTest tests[MAX_ENTRIES];
+static size_t num_tests;
+
+static void add(int model, int turn, trial_mesh mesh)
+{
+    char name[200];
+    TT_ASSERT(num_tests < MAX_ENTRIES);
+    snprintf(name, sizeof name, "%s, %s", trial_models[model].name, trial_mesh_name(mesh));
+    entries[num_tests] = (entry){model, turn, mesh};
+    tests[num_tests] = (struct CMUnitTest){strdup(name), layout_does_not_matter, NULL, NULL, &entries[num_tests]};
+    num_tests++;
+}
+
+/* None when an ep group would have more ranks than there are experts. */
+static void add_variants(int model, int mesh)
+{
+    trial_mesh variants[TRIAL_MAX_VARIANTS];
+    trial_shape s;
+    if (trial_shape_open(&trial_models[model], &s) == TT_OK) {
+        int num = trial_variants(trial_meshes[mesh], s.config.num_experts, variants);
+        for (int i = 0; i < num; i++)
+            if (test_full() || i == (model + mesh) % num) add(model, model + mesh + i, variants[i]);
+    }
+    trial_shape_close(&s);
+}
+
 int main(void)
 {
-    static entry entries[32 * 32];
-    static struct CMUnitTest tests[32 * 32];
-    size_t n = 0;
     for (int m = 0; m < trial_num_models; m++)
-        for (int i = 0; i < trial_num_meshes; i++) {
-            char name[200];
-            trial_shape s;
-            bool fits = trial_shape_open(&trial_models[m], &s) != TT_OK || trial_mesh_fits(&s, trial_meshes[i]);
-            trial_shape_close(&s);
-            if (!fits) continue; /* more ranks in an ep group than experts */
-            snprintf(name, sizeof name, "%s, world %d ep %d", trial_models[m].name, trial_meshes[i].world,
-                     trial_meshes[i].ep);
-            entries[n] = (entry){m, i};
-            tests[n] = (struct CMUnitTest){strdup(name), layout_does_not_matter, NULL, NULL, &entries[n]};
-            n++;
-        }
+        for (int i = 0; i < trial_num_meshes; i++) add_variants(m, i);
     const struct CMUnitTest others[] = {
         cmocka_unit_test(the_table_has_what_it_is_for),
         cmocka_unit_test(recomputation_changes_no_bit),
+        cmocka_unit_test(replicas_hold_the_same_bits),
         cmocka_unit_test(packed_is_separate),
         cmocka_unit_test(another_document_moves_nothing),
+        cmocka_unit_test(wide_worlds),
     };
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) tests[n++] = others[i];
-    return _cmocka_run_group_tests("layouts", tests, n, NULL, free_expected);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) tests[num_tests++] = others[i];
+    return _cmocka_run_group_tests("layouts", tests, num_tests, NULL, free_expected);
 }

@@ -113,7 +113,7 @@ static void ties_choose_the_lower_index(void **state)
                     experts[i]);
                 trial_model model = {.name = "ties", .config = config, .edit = trial_triples};
                 trial_run run = {.model = &model,
-                                 .mesh = {world, world},
+                                 .mesh = TRIAL_MESH(world, world),
                                  .ops = tables[(i + (size_t)bf16) % 2],
                                  .bf16_compute = bf16};
                 assert_ok(trial_on_mesh(&run, check_ties, &partly));
@@ -170,7 +170,7 @@ static tt_status save_model(tt_engine *e, void *arg)
 static void biases_keep_their_digits(void **state)
 {
     (void)state;
-    static const trial_mesh meshes[] = {{1, 1}, {2, 2}, {4, 2}, {5, 5}};
+    static const trial_mesh meshes[] = {TRIAL_MESH(1, 1), TRIAL_MESH(2, 2), TRIAL_MESH(4, 2), TRIAL_MESH(5, 5)};
     trial_model model = {
         .name = "near seven",
         .edit = biases_near_seven,
@@ -239,7 +239,7 @@ static void the_bias_chooses_and_does_not_weigh(void **state)
             for (int bf16 = 0; bf16 < 2; bf16++) {
                 int swayed = 0;
                 trial_run run = {.model = trial_find_model(names[i]),
-                                 .mesh = {world, world},
+                                 .mesh = TRIAL_MESH(world, world),
                                  .ops = bf16 ? &tt_ops_cpu : &tt_ops_ref,
                                  .bf16_compute = bf16};
                 assert_ok(trial_on_mesh(&run, check_gates, &swayed));

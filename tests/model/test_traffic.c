@@ -175,7 +175,7 @@ static void counted_is_the_formula(void **state)
             assert_ok(trial_shape_open(trial_find_model(names[m]), &s));
             trial_batch_make(trial_find_plan("every kind of row"), s.config.vocab_size, 0, &rows);
             job j = {.rows = &rows, .layers = tt_model_moe_index(&s.config, (int)s.config.num_layers)};
-            trial_run run = {.model = s.model, .mesh = {t->world, t->ep}, .tp = t->tp, .dispatch = t->dispatch,
+            trial_run run = {.model = s.model, .mesh = {t->world, t->ep, t->tp, t->dispatch},
                              .ops = &tt_ops_cpu, .booked = t->booked, .bf16_compute = t->bf16, .keep_all = t->keep_all};
             assert_in_range(j.layers, 1, MAX_LAYERS);
             assert_ok(trial_on_mesh(&run, rank_main, &j));

@@ -117,6 +117,27 @@ tt_status fixture_gradients(fixture *f, tt_batch *micros, int num, double balanc
     return tt_allreduce_f64(f->engine.mesh->world, "test-nll", &out->nll, 1);
 }
 
+tt_status fixture_step(fixture *f, const json_t *train, int k, tt_step_options o, tt_step_result *out)
+{
+    const json_t *step = json_array_get(json_object_get(train, "steps"), (size_t)k);
+    const json_t *list = json_object_get(step, "micro_batches");
+    tt_batch all[16];
+    int total = 0;
+    tt_status status = TT_OK;
+    for (size_t i = 0; i < json_array_size(list) && status == TT_OK; i++) {
+        tt_batch *micros;
+        int num;
+        status = fixture_micros(f, json_array_get(list, i), "train.json", &micros, &num);
+        if (status != TT_OK) break;
+        for (int j = 0; j < num; j++) all[total++] = micros[j];
+        free(micros);
+    }
+    o.step = k + 1;
+    if (status == TT_OK) status = tt_train_step(&f->engine.model, all, total, &o, out);
+    for (int i = 0; i < total; i++) tt_batch_free(&all[i]);
+    return status;
+}
+
 tt_status fixture_compare(const char *what, const float *got, const float *expected, int64_t n, double tolerance)
 {
     for (int64_t i = 0; i < n; i++)

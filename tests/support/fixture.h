@@ -49,6 +49,10 @@ typedef struct fixture_sums {
 } fixture_sums;
 tt_status fixture_gradients(fixture *f, tt_batch *micros, int num, double balance, fixture_sums *out);
 
+/* Step k (from 0) of train.json: its micro-batches, each of which row_micros cuts into rows, and the update that *o asks
+ * for as step k + 1. */
+tt_status fixture_step(fixture *f, const json_t *train, int k, tt_step_options o, tt_step_result *out);
+
 /* Gradient shards against tensors "grad.<name>" of `expected`: relative `tolerance` in norm per tensor; tensors below
  * 1e-6 of the largest norm absolute 1e-6 per element. Collective. */
 tt_status fixture_compare_gradients(fixture *f, const tt_st_folder *expected, double tolerance);

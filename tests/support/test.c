@@ -44,6 +44,12 @@ const char *test_reference(const char *name)
     return path;
 }
 
+bool test_full(void)
+{
+    const char *full = getenv("TT_FULL");
+    return full && *full;
+}
+
 static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *ftw)
 {
     (void)st, (void)type, (void)ftw;

@@ -4,6 +4,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -33,6 +34,9 @@ const char *test_fixture(const char *name);
 
 /* $TT_REFERENCE/NAME, or NULL when the variable is not set: such tests call skip(). */
 const char *test_reference(const char *name);
+
+/* TT_FULL is set: all combinations instead of a selection (make test-full). */
+bool test_full(void);
 
 /* A fresh folder under $BUILD/tests/tmp, removed and made anew. Static buffer. */
 const char *test_folder(const char *name);

@@ -171,14 +171,44 @@ void trial_shape_close(trial_shape *s)
 
 /* --- meshes -------------------------------------------------------------------------------------------------- */
 
-const trial_mesh trial_meshes[] = {{1, 1}, {2, 1}, {2, 2}, {3, 1}, {3, 3}, {4, 1}, {4, 2}, {4, 4}, {5, 1},
-                                   {5, 5}, {6, 1}, {6, 2}, {6, 3}, {6, 6}, {8, 1}, {8, 2}, {8, 4}, {8, 8}};
+const trial_mesh trial_meshes[] = {
+    TRIAL_MESH(1, 1), TRIAL_MESH(2, 1), TRIAL_MESH(2, 2), TRIAL_MESH(3, 1), TRIAL_MESH(3, 3), TRIAL_MESH(4, 1),
+    TRIAL_MESH(4, 2), TRIAL_MESH(4, 4), TRIAL_MESH(5, 1), TRIAL_MESH(5, 5), TRIAL_MESH(6, 1), TRIAL_MESH(6, 2),
+    TRIAL_MESH(6, 3), TRIAL_MESH(6, 6), TRIAL_MESH(8, 1), TRIAL_MESH(8, 2), TRIAL_MESH(8, 4), TRIAL_MESH(8, 8)};
 const int trial_num_meshes = sizeof trial_meshes / sizeof *trial_meshes;
 
 bool trial_mesh_fits(const trial_shape *s, trial_mesh mesh)
 {
-    tt_mesh_sizes sizes = {.ep_size = mesh.ep};
+    tt_mesh_sizes sizes = {.ep_size = mesh.ep, .tp_size = mesh.tp, .dispatch = mesh.dispatch};
     return tt_engine_check_mesh(&sizes, mesh.world, &s->config) == TT_OK;
+}
+
+int trial_variants(trial_mesh mesh, int64_t num_experts, trial_mesh *out)
+{
+    int num = 0;
+    for (int tp = 1; tp <= mesh.world; tp++)
+        for (tt_dispatch_kind d = TT_DISPATCH_ALLTOALL; d <= TT_DISPATCH_ALLREDUCE; d++) {
+            tt_mesh_sizes sizes = {.ep_size = mesh.ep, .tp_size = tp, .dispatch = d};
+            if (tt_mesh_resolve(&sizes, mesh.world, num_experts) != TT_OK) continue;
+            TT_ASSERT(num < TRIAL_MAX_VARIANTS);
+            out[num++] = (trial_mesh){mesh.world, mesh.ep, tp, d};
+        }
+    return num;
+}
+
+trial_mesh trial_turn(const trial_shape *s, trial_mesh mesh, int turn)
+{
+    trial_mesh variants[TRIAL_MAX_VARIANTS];
+    int num = trial_variants(mesh, s->config.num_experts, variants);
+    return num ? variants[turn % num] : mesh;
+}
+
+const char *trial_mesh_name(trial_mesh mesh)
+{
+    static _Thread_local char name[80];
+    static const char *const dispatch[] = {"alltoall", "allgather", "allreduce"};
+    snprintf(name, sizeof name, "world %d, tp %d, ep %d, %s", mesh.world, mesh.tp, mesh.ep, dispatch[mesh.dispatch]);
+    return name;
 }
 
 typedef struct job {
@@ -211,7 +241,7 @@ static tt_status open_engine(tt_comm *comm, const trial_run *r, tt_engine *e)
         .folder = r->folder,
         .config = config,
         .init_seed = 3,
-        .mesh = {.ep_size = r->mesh.ep, .tp_size = r->tp, .dispatch = r->dispatch},
+        .mesh = {.ep_size = r->mesh.ep, .tp_size = r->mesh.tp, .dispatch = r->mesh.dispatch},
         .ops = r->ops ? r->ops : &tt_ops_ref,
         .resident = r->bf16_weights ? TT_BF16 : TT_F32,
         .compute = r->bf16_compute ? TT_BF16 : TT_F32,
@@ -270,7 +300,7 @@ static void to_last(int row, trial_mesh mesh, int *rank, int *micro)
 /* All other groups have no token. */
 static void to_first_group(int row, trial_mesh mesh, int *rank, int *micro)
 {
-    *rank = row % mesh.ep, *micro = 0;
+    *rank = mesh.ep > mesh.tp ? row % (mesh.ep / mesh.tp) : 0, *micro = 0;
 }
 /* Micro-step 2 has no row anywhere. */
 static void reversed(int row, trial_mesh mesh, int *rank, int *micro)
@@ -359,13 +389,14 @@ void trial_batch_make(const trial_plan *plan, int64_t vocab_size, uint64_t seed,
 
 tt_status trial_micros(const tt_engine *e, const trial_batch *b, bool joint, tt_batch *micros, int *num)
 {
-    trial_mesh mesh = {e->mesh->world_size, e->mesh->ep_size};
+    const tt_mesh *m = e->mesh;
+    trial_mesh mesh = {m->world_size, m->ep_size, m->tp_size, m->dispatch};
     *num = joint ? 1 : b->num_micros;
     memset(micros, 0, (size_t)*num * sizeof *micros);
     for (int r = 0; r < b->num_rows; r++) {
         int rank, micro;
         b->plan->place(r, mesh, &rank, &micro);
-        if (rank % mesh.world != e->mesh->rank) continue;
+        if (rank % m->fsdp_size != m->fsdp_rank) continue;
         TT_TRY(tt_batch_add(&micros[joint ? 0 : micro], &b->rows[r], r, e->config.vocab_size));
     }
     return TT_OK;
@@ -448,6 +479,19 @@ void trial_collect(const tt_engine *e, const trial_shape *s, tt_shard_part part,
     }
 }
 
+void trial_restart(tt_engine *e, const trial_shape *s, const float *weights)
+{
+    int64_t num;
+    const tt_piece *pieces = tt_shards_pieces(e->shards, &num);
+    for (int64_t i = 0; i < num; i++) {
+        tt_mat m = tt_shards_view(e->shards, &pieces[i], TT_PART_WEIGHT);
+        tt_convert(m.data, m.dtype, weights + s->begin[pieces[i].param] + pieces[i].first, TT_F32, pieces[i].count);
+        if (!s->table.params.at[pieces[i].param].trained) continue;
+        e->kernel->ops->zero(e->kernel, tt_shards_view(e->shards, &pieces[i], TT_PART_MOMENT1));
+        e->kernel->ops->zero(e->kernel, tt_shards_view(e->shards, &pieces[i], TT_PART_MOMENT2));
+    }
+}
+
 static tt_status one_micro(tt_engine *e, const tt_batch *b, double scale, double balance, const trial_choices *replay,
                            trial_result *out, double *sums)
 {
@@ -465,8 +509,10 @@ static tt_status one_micro(tt_engine *e, const tt_batch *b, double scale, double
     };
     tt_micro_result r;
     tt_status status = tt_model_micro_step(&e->model, &micro, &r);
-    if (status == TT_OK) copy_choices(c, b, lists, true);
-    sums[0] += r.sums.nll;
+    if (status == TT_OK && e->mesh->tp_rank == 0) { /* of replicas one speaks */
+        copy_choices(c, b, lists, true);
+        sums[0] += r.sums.nll;
+    }
     sums[1] += r.balance_loss;
     free(block);
     return status;
@@ -495,14 +541,6 @@ tt_status trial_gradients(tt_engine *e, const trial_shape *s, const trial_batch 
 
 /* --- one process --------------------------------------------------------------------------------------------- */
 
-typedef struct reference {
-    const trial_shape *shape;
-    const trial_batch *batch;
-    bool joint;
-    double balance, gap; /* gap: least distance by which an expert or a group was chosen */
-    trial_result *out;
-} reference;
-
 /* Distance of the n-th largest of x[size] to the next; sorts x. */
 static double distance(double *x, int size, int n)
 {
@@ -514,17 +552,22 @@ static double distance(double *x, int size, int n)
     return n < size ? x[n - 1] - x[n] : INFINITY;
 }
 
-static double gap_of(const trial_shape *s, int layer, const float *logits)
+/* One process owns every element. */
+static const float *router_bias(const tt_engine *e, int layer)
 {
-    const tt_model_config *c = &s->config;
-    int E = (int)c->num_experts, groups = c->router == TT_ROUTER_SIGMOID ? (int)c->expert_groups : 1,
-        width = E / groups;
+    int64_t num;
+    const tt_piece *pieces = tt_shards_pieces(e->shards, &num);
+    for (int64_t i = 0; i < num; i++)
+        if (pieces[i].param == e->table.layers[layer].router_bias)
+            return tt_shards_view(e->shards, &pieces[i], TT_PART_WEIGHT).data;
+    return NULL;
+}
+
+static double gap_of(const tt_model_config *c, const float *bias, const float *logits)
+{
+    int E = (int)c->num_experts, groups = bias ? (int)c->expert_groups : 1, width = E / groups;
     double score[64], group[64], copy[64], gap = INFINITY;
-    for (int e = 0; e < E; e++) score[e] = logits[e];
-    if (c->router == TT_ROUTER_SIGMOID) {
-        const tt_param *bias = &s->table.params.at[s->table.layers[layer].router_bias];
-        for (int e = 0; e < E; e++) score[e] = 1 / (1 + exp(-score[e])) + trial_liven(bias, e, 0);
-    }
+    for (int e = 0; e < E; e++) score[e] = bias ? 1 / (1 + exp(-logits[e])) + bias[e] : logits[e];
     for (int g = 0; g < groups && groups > 1; g++) {
         memcpy(copy, score + g * width, (size_t)width * sizeof *copy);
         distance(copy, width, 1);
@@ -539,35 +582,47 @@ static double gap_of(const trial_shape *s, int layer, const float *logits)
     return fmin(gap, distance(score, E, (int)c->experts_per_token));
 }
 
-static void watch_gap(void *user, const char *what, int layer, tt_mat m)
+void trial_watch_gap(void *user, const char *what, int layer, tt_mat m)
 {
-    reference *r = user;
+    trial_watch *w = user;
+    const tt_model_config *c = &w->engine->config;
     if (strcmp(what, "router_logits") != 0) return;
+    const float *bias = c->router == TT_ROUTER_SIGMOID ? router_bias(w->engine, layer) : NULL;
     for (int64_t t = 0; t < m.rows; t++) {
         const float *logits = tt_mat_row(m, t);
         bool zeros =
             true; /* the padding token in front of a row: its embedding is 0, and ties are exact everywhere */
         for (int64_t e = 0; e < m.cols; e++) zeros = zeros && logits[e] == 0;
-        if (!zeros) r->gap = fmin(r->gap, gap_of(r->shape, layer, logits));
+        if (!zeros) w->gap = fmin(w->gap, gap_of(c, bias, logits));
     }
 }
+
+typedef struct reference {
+    const trial_shape *shape;
+    const trial_batch *batch;
+    bool joint;
+    double balance, gap;
+    trial_result *out;
+} reference;
 
 static tt_status reference_main(tt_engine *e, void *arg)
 {
     reference *r = arg;
-    e->model.tap = watch_gap;
-    e->model.tap_user = r;
-    return trial_gradients(e, r->shape, r->batch, r->joint, r->balance, NULL, r->out);
+    trial_watch watch = {e, INFINITY};
+    e->model.tap = trial_watch_gap;
+    e->model.tap_user = &watch;
+    tt_status status = trial_gradients(e, r->shape, r->batch, r->joint, r->balance, NULL, r->out);
+    r->gap = watch.gap;
+    return status;
 }
 
 void trial_reference(const trial_shape *s, const trial_batch *b, bool joint, double balance, trial_result *out)
 {
-    reference r = {s, b, joint, balance, INFINITY, out};
-    trial_run run = {.model = s->model, .mesh = {1, 1}};
+    reference r = {.shape = s, .batch = b, .joint = joint, .balance = balance, .out = out};
+    trial_run run = {.model = s->model, .mesh = TRIAL_MESH(1, 1)};
     assert_ok(trial_result_open(s, out));
     assert_ok(trial_on_mesh(&run, reference_main, &r));
-    /* Rounding moves scores of about 1 by some 1e-6. */
-    if (!s->model->ties && r.gap < 1e-5)
+    if (!s->model->ties && r.gap < TRIAL_CLEAR)
         fail_msg("%s, %s: an expert is chosen by %g only; take another seed", s->model->name, b->plan->name, r.gap);
 }
 

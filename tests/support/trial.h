@@ -54,19 +54,32 @@ void trial_shape_close(trial_shape *s);
 /* --- meshes -------------------------------------------------------------------------------------------------- */
 
 typedef struct trial_mesh {
-    int world, ep;
+    int world, ep, tp;
+    tt_dispatch_kind dispatch;
 } trial_mesh;
+/* An initialiser with the defaults. */
+#define TRIAL_MESH(world, ep)                                                                                        \
+    {                                                                                                                \
+        world, ep, 1, TT_DISPATCH_ALLTOALL                                                                           \
+    }
 /* Worlds of 1, 2, 3, 4, 5, 6 and 8 ranks with every ep_size that divides them. */
 extern const trial_mesh trial_meshes[];
 extern const int trial_num_meshes;
 bool trial_mesh_fits(const trial_shape *s, trial_mesh mesh);
 
+/* A mesh's world and ep_size with every tp_size and dispatcher that tt_mesh_resolve allows: out [TRIAL_MAX_VARIANTS],
+ * returns how many; 0 when the model has too few experts. Over trial_meshes these are all meshes there are. */
+enum { TRIAL_MAX_VARIANTS = 16 };
+int trial_variants(trial_mesh mesh, int64_t num_experts, trial_mesh *out);
+/* The variants take turns; `mesh` itself when there is none. */
+trial_mesh trial_turn(const trial_shape *s, trial_mesh mesh, int turn);
+/* "world 4, tp 2, ep 2, allreduce". Buffer of this thread. */
+const char *trial_mesh_name(trial_mesh mesh);
+
 /* How to run. Zeros are defaults. */
 typedef struct trial_run {
     const trial_model *model;
     trial_mesh mesh;
-    int tp; /* ranks that share a batch; bodies that take rows from plans know nothing of it */
-    tt_dispatch_kind dispatch;
     const tt_ops *ops; /* NULL: tt_ops_ref */
     bool bf16_weights; /* resident BF16 */
     bool bf16_compute;
@@ -98,14 +111,14 @@ typedef enum trial_row_kind {
     TRIAL_REPEAT  /* one token eight times */
 } trial_row_kind;
 
-/* Rows, and the rank and micro-step that each belongs to. */
+/* Rows, and the rank and micro-step that each belongs to. Ranks that share a batch count as one here. */
 typedef void (*trial_place)(int row, trial_mesh mesh, int *rank, int *micro);
 
 typedef struct trial_plan {
     const char *name;
     const trial_row_kind *kinds;
     int num_rows, num_micros;
-    trial_place place; /* rank is taken modulo the world */
+    trial_place place; /* rank is taken modulo fsdp_size */
 } trial_plan;
 
 typedef struct trial_batch {
@@ -153,6 +166,18 @@ tt_status trial_gradients(tt_engine *e, const trial_shape *s, const trial_batch 
 
 /* Every element that this rank owns into its place of `out`. Local. */
 void trial_collect(const tt_engine *e, const trial_shape *s, tt_shard_part part, float *out);
+/* The other way: weights from their places in `weights`, and moments zero. Local. */
+void trial_restart(tt_engine *e, const trial_shape *s, const float *weights);
+
+#define TRIAL_CLEAR 1e-5 /* rounding moves scores of about 1 by some 1e-6 */
+
+/* A tap (user: a trial_watch of a world of one, in float) that finds the least distance by which an expert or a group was
+ * chosen. Start with gap INFINITY. */
+typedef struct trial_watch {
+    const tt_engine *engine;
+    double gap;
+} trial_watch;
+void trial_watch_gap(void *user, const char *what, int layer, tt_mat m);
 
 /* One process on the reference kernels. joint: all rows in one micro-step. Checks that choices of experts are clear,
  * unless the model has ties. */

@@ -101,8 +101,10 @@ static void a_new_model_knows_nothing(void **state)
         double first = 0;
         for (int i = 0; i < trial_num_meshes; i++) {
             steps_job j;
-            trial_run run = {
-                .model = &new_models[m], .mesh = trial_meshes[i], .bf16_compute = i % 3 == 1, .ops = &tt_ops_cpu};
+            trial_run run = {.model = &new_models[m],
+                             .mesh = trial_turn(&s, trial_meshes[i], i),
+                             .bf16_compute = i % 3 == 1,
+                             .ops = &tt_ops_cpu};
             open_job(&j, &s, &trial_plans[0], 1, (tt_step_options){.optimizer = TT_OPTIM_SGD});
             run_job(&j, &run);
             const tt_step_result *r = &j.results[0];
@@ -141,7 +143,7 @@ static void descend_on_every_mesh(int model, double max_norm, int steps)
     steps_job want;
     tt_step_options o = {
         .optimizer = TT_OPTIM_SGD, .lr = steps > 1 ? 0.1 : 1, .weight_decay = 0.05, .max_grad_norm = max_norm};
-    trial_run one = {.model = &trial_models[model], .mesh = {1, 1}};
+    trial_run one = {.model = &trial_models[model], .mesh = TRIAL_MESH(1, 1)};
     assert_ok(trial_shape_open(&trial_models[model], &s));
     open_job(&want, &s, trial_find_plan("reversed, in micro-steps of which one is empty"), steps, o);
     want.joint = true;
@@ -151,10 +153,11 @@ static void descend_on_every_mesh(int model, double max_norm, int steps)
     for (int i = 0; i < trial_num_meshes; i++) {
         char what[200];
         steps_job got;
-        trial_run run = {
-            .model = &trial_models[model], .mesh = trial_meshes[i], .ops = i % 2 ? &tt_ops_cpu : &tt_ops_ref};
+        trial_run run = {.model = &trial_models[model],
+                         .mesh = trial_turn(&s, trial_meshes[i], i + model),
+                         .ops = i % 2 ? &tt_ops_cpu : &tt_ops_ref};
         if (!trial_mesh_fits(&s, run.mesh)) continue;
-        snprintf(what, sizeof what, "%s, world %d, ep %d", s.model->name, run.mesh.world, run.mesh.ep);
+        snprintf(what, sizeof what, "%s, %s", s.model->name, trial_mesh_name(run.mesh));
         open_job(&got, &s, want.batches[0].plan, steps, o);
         run_job(&got, &run);
         for (int k = 0; k < steps; k++) {
@@ -258,11 +261,15 @@ static void norms_add_up_over_experts(void **state)
 {
     (void)state;
     static const char *const names[] = {"olmoe", "olmoe, 10 experts, tied, clamped", "glm4, groups, shared, tied"};
-    for (int m = 0; m < 3; m++)
+    for (int m = 0; m < 3; m++) {
+        trial_shape s;
+        assert_ok(trial_shape_open(trial_find_model(names[m]), &s));
         for (int i = 0; i < trial_num_meshes; i++) {
-            trial_run run = {.model = trial_find_model(names[m]), .mesh = trial_meshes[i]};
+            trial_run run = {.model = s.model, .mesh = trial_turn(&s, trial_meshes[i], m + i)};
             assert_ok(trial_on_mesh(&run, norm_by_hand, NULL));
         }
+        trial_shape_close(&s);
+    }
     assert_close(tt_clip_factor(0.1, 0.05), 1, 0);
     assert_close(tt_clip_factor(0, 5), 1, 0);
 }
@@ -275,7 +282,7 @@ static void keep_micro(trial_batch *b, int micro)
     int n = 0;
     for (int r = 0; r < b->num_rows; r++) {
         int rank, at;
-        b->plan->place(r, (trial_mesh){1, 1}, &rank, &at);
+        b->plan->place(r, (trial_mesh)TRIAL_MESH(1, 1), &rank, &at);
         if (at == micro) b->rows[n++] = b->rows[r];
     }
     b->num_rows = n;
@@ -294,7 +301,7 @@ static void balance_loss_is_the_mean_of_micro_steps(void **state)
         /* Each micro-step as a step of its own, on one process. */
         for (int micro = 0; micro < plan->num_micros; micro++) {
             steps_job j;
-            trial_run run = {.model = s.model, .mesh = {1, 1}};
+            trial_run run = {.model = s.model, .mesh = TRIAL_MESH(1, 1)};
             open_job(&j, &s, plan, 1, (tt_step_options){.optimizer = TT_OPTIM_SGD, .balance = coef});
             j.joint = true;
             keep_micro(&j.batches[0], micro);
@@ -304,7 +311,7 @@ static void balance_loss_is_the_mean_of_micro_steps(void **state)
         }
         for (int i = 0; i < trial_num_meshes; i++) {
             steps_job j;
-            trial_run run = {.model = s.model, .mesh = trial_meshes[i]};
+            trial_run run = {.model = s.model, .mesh = trial_turn(&s, trial_meshes[i], m + i)};
             if (!trial_mesh_fits(&s, run.mesh)) continue;
             open_job(&j, &s, plan, 1,
                      (tt_step_options){.optimizer = TT_OPTIM_SGD, .balance = coef / plan->num_micros});
@@ -332,7 +339,7 @@ static void idle_experts_only_decay(void **state)
     for (int i = 0; i < trial_num_meshes; i++) {
         steps_job j;
         int idle = 0, busy = 0;
-        trial_run run = {.model = model, .mesh = trial_meshes[i]};
+        trial_run run = {.model = model, .mesh = trial_turn(&s, trial_meshes[i], i)};
         open_job(&j, &s, &plan, 1,
                  (tt_step_options){.lr = 0.01, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.5});
         run_job(&j, &run);
@@ -360,20 +367,21 @@ static void the_same_run_gives_the_same_bits(void **state)
 {
     (void)state;
     static const char *const names[] = {"olmoe, 10 experts, tied, clamped", "glm4, groups, shared, tied"};
-    static const trial_mesh meshes[] = {{1, 1}, {2, 1}, {2, 2}, {4, 2}, {4, 4}};
+    static const trial_mesh meshes[] = {TRIAL_MESH(1, 1), TRIAL_MESH(2, 1), TRIAL_MESH(2, 2), TRIAL_MESH(4, 2),
+                                        TRIAL_MESH(4, 4)};
     for (int m = 0; m < 2; m++)
         for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++)
             for (int kind = 0; kind < 3; kind++) {
                 trial_shape s;
                 steps_job j[2];
-                trial_run run = {.model = trial_find_model(names[m]),
-                                 .mesh = meshes[i],
+                assert_ok(trial_shape_open(trial_find_model(names[m]), &s));
+                trial_run run = {.model = s.model,
+                                 .mesh = trial_turn(&s, meshes[i], kind + m),
                                  .ops = &tt_ops_cpu,
                                  .bf16_compute = kind > 0,
                                  .bf16_weights = kind > 1,
                                  .bf16_moments = kind > 1,
                                  .threads = i == 0 ? 2 : 1};
-                assert_ok(trial_shape_open(run.model, &s));
                 tt_step_options o = {.lr = 0.01,
                                      .beta1 = 0.9,
                                      .beta2 = 0.999,
@@ -435,12 +443,12 @@ static void steps_do_not_grow_memory(void **state)
         for (int i = m % 2; i < 8; i += 2) {
             trial_shape s;
             memory_job j;
+            assert_ok(trial_shape_open(&trial_models[m], &s));
             trial_run run = {.model = &trial_models[m],
-                             .mesh = trial_meshes[i],
+                             .mesh = trial_turn(&s, trial_meshes[i], m),
                              .keep_all = i / 2 % 2,
                              .bf16_compute = i % 3 == 2,
                              .ops = &tt_ops_cpu};
-            assert_ok(trial_shape_open(run.model, &s));
             if (trial_mesh_fits(&s, run.mesh)) {
                 /* A rate of 0 keeps the routing, and with it the rows that a rank receives. */
                 open_job(&j.steps, &s, &trial_plans[0], 1, (tt_step_options){.optimizer = TT_OPTIM_SGD});

@@ -62,7 +62,8 @@ static void compare_noisy(const trial_shape *s, const char *what, const float *g
 static void gradients_are_float_and_noise(void **state)
 {
     (void)state;
-    static const trial_mesh meshes[] = {{1, 1}, {2, 2}, {3, 3}, {4, 2}, {5, 5}, {6, 3}, {8, 4}};
+    static const trial_mesh meshes[] = {TRIAL_MESH(1, 1), TRIAL_MESH(2, 2), TRIAL_MESH(3, 3), TRIAL_MESH(4, 2),
+                                        TRIAL_MESH(5, 5), TRIAL_MESH(6, 3), TRIAL_MESH(8, 4)};
     for (int m = 0; m < trial_num_models; m++) {
         trial_shape s;
         trial_batch b;
@@ -75,7 +76,7 @@ static void gradients_are_float_and_noise(void **state)
             char what[200];
             gradient_job j = {.shape = &s, .batch = &b, .balance = balance, .replay = &want.choices}, again = j;
             trial_run run = {.model = s.model,
-                             .mesh = meshes[i],
+                             .mesh = trial_turn(&s, meshes[i], m),
                              .ops = i % 3 == 2 ? &tt_ops_ref : &tt_ops_cpu,
                              .bf16_compute = true,
                              .keep_all = i % 2,
@@ -83,7 +84,7 @@ static void gradients_are_float_and_noise(void **state)
                              .loss_chunk = i % 2 ? 7 : 0,
                              .bf16_weights = i == 3};
             if (!trial_mesh_fits(&s, run.mesh)) continue;
-            snprintf(what, sizeof what, "%s, world %d, ep %d", s.model->name, run.mesh.world, run.mesh.ep);
+            snprintf(what, sizeof what, "%s, %s", s.model->name, trial_mesh_name(run.mesh));
             run_gradients(&run, &j);
             compare_noisy(&s, what, j.out.gradients, want.gradients);
             assert_close(j.out.nll, want.nll, 0.01 * want.nll);
@@ -110,7 +111,7 @@ static void bf16_compute_is_bf16(void **state)
     trial_batch_make(&trial_plans[0], s.config.vocab_size, 0, &b);
     trial_reference(&s, &b, true, 0, &want);
     gradient_job j = {.shape = &s, .batch = &b, .replay = &want.choices};
-    trial_run run = {.model = s.model, .mesh = {1, 1}, .bf16_compute = true};
+    trial_run run = {.model = s.model, .mesh = TRIAL_MESH(1, 1), .bf16_compute = true};
     run_gradients(&run, &j);
     for (int64_t i = 0; i < s.table.params.num; i++) {
         double difference = 0, norm = 0;
@@ -157,14 +158,14 @@ static void models_in_bf16_learn(void **state)
 {
     (void)state;
     static const char *const names[] = {"olmoe", "qwen3, a dense layer between", "glm4, groups, shared, tied"};
-    static const trial_mesh meshes[] = {{1, 1}, {2, 2}, {4, 2}};
+    static const trial_mesh meshes[] = {TRIAL_MESH(1, 1), TRIAL_MESH(2, 2), TRIAL_MESH(4, 2)};
     for (int m = 0; m < 3; m++) {
         trial_shape s;
         trial_batch b;
         assert_ok(trial_shape_open(trial_find_model(names[m]), &s));
         trial_batch_make(&trial_plans[0], s.config.vocab_size, 0, &b);
         train_job exact = {&s, &b, 0, 0};
-        trial_run run = {.model = s.model, .mesh = {1, 1}, .ops = &tt_ops_cpu};
+        trial_run run = {.model = s.model, .mesh = TRIAL_MESH(1, 1), .ops = &tt_ops_cpu};
         assert_ok(trial_on_mesh(&run, train, &exact));
         for (int i = 0; i < 3; i++) {
             train_job j = {&s, &b, 0, 0};
@@ -271,7 +272,8 @@ static void tiny_steps_arrive_on_every_mesh(void **state)
     float *all = calloc((size_t)s.total * 2, sizeof *all);
     for (int world = 1; world <= 4; world *= 2) {
         round_job j = {&s, {.optimizer = TT_OPTIM_SGD, .lr = 1e-6, .seed = 5}, 1000, 1, all, all + s.total};
-        trial_run run = {.model = &model, .mesh = {world, world}, .bf16_compute = true, .bf16_weights = true};
+        trial_run run = {
+            .model = &model, .mesh = TRIAL_MESH(world, world), .bf16_compute = true, .bf16_weights = true};
         double moved = 0, want = 0, n = 0;
         assert_ok(trial_on_mesh(&run, update_by_hand, &j));
         for (int64_t i = 0; i < s.table.params.num; i++) {
