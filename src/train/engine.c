@@ -23,7 +23,7 @@ static tt_status build(tt_comm *comm, const tt_engine_options *o, const tt_ops *
     TT_TRY(tt_shards_create(&e->table.params, e->mesh, precision, &e->shards));
     if (o->train) TT_TRY(tt_shards_train(e->shards, o->with_moments));
     TT_TRY(tt_model_init(&e->model, &e->config, &e->table, e->shards, e->kernel));
-    if (o->folder) return tt_load_weights(&e->source, e->shards, o->threads, &e->load);
+    if (o->folder) return tt_load_weights(&e->source, e->shards, o->threads, o->watch, &e->load);
     tt_init_weights(e->shards, o->init_seed);
     return TT_OK;
 }
@@ -38,6 +38,7 @@ tt_status tt_engine_open(tt_comm *comm, const tt_engine_options *o, tt_engine *e
     status = tt_agree(tt_comm_world(comm), "open-files", status);
     if (status == TT_OK) tt_comm_set_phase(comm, "load");
     if (status == TT_OK) status = tt_agree(tt_comm_world(comm), "load", build(comm, o, ops, e));
+    if (status == TT_OK && o->folder) status = tt_load_summarise(e->mesh, &e->load, &e->loaded);
     if (status != TT_OK) tt_engine_close(e);
     return status;
 }
