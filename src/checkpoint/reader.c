@@ -206,8 +206,8 @@ static void note(crew *c, int64_t bytes)
     int64_t done = atomic_fetch_add(&c->done, bytes) + bytes;
     if (c->watch && c->watch->done) atomic_fetch_add(c->watch->done, bytes);
     if (!c->watch || !c->watch->progress || omp_get_thread_num() > 0) return;
-    double t = now();
-    if (t - c->start < 2 || t - c->told < 1) return;
+    double t = now(), interval = c->watch->interval > 0 ? c->watch->interval : 1;
+    if (t - c->start < 2 * interval || t - c->told < interval) return;
     c->told = t;
     c->watch->progress(c->watch->user, done, c->plan->bytes, t - c->start);
 }

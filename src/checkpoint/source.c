@@ -21,16 +21,19 @@ static void shape_text(char *out, size_t size, int ndim, const int64_t *shape)
     if (used < size) snprintf(out + used, size - used, "]");
 }
 
-/* The tensor of the files whose name is nearest to one that is missing, for the message. */
-static const char *nearest_tensor(const tt_st_folder *f, const char *name)
+/* With the tensor whose name is nearest among those that belong to no parameter: probably what was meant. */
+static tt_status refuse_missing(const tt_source *s, const char *name)
 {
-    const char *best = "?";
+    const char *best = NULL;
     int least = INT32_MAX;
-    for (int64_t i = 0; i < f->num_tensors; i++) {
-        int d = tt_name_distance(name, f->tensors[i].name, least);
-        if (d < least) least = d, best = f->tensors[i].name;
+    for (int64_t i = 0; i < s->folder.num_tensors; i++) {
+        if (s->role[i] != TT_SOURCE_UNKNOWN) continue;
+        int d = tt_name_distance(name, s->folder.tensors[i].name, least);
+        if (d < least) least = d, best = s->folder.tensors[i].name;
     }
-    return best;
+    return tt_error_set(TT_EMISMATCH, "%s: tensor '%s' is missing; config.json describes a model that has it%s%s%s",
+                        s->folder.path, name, best ? ". Of the tensors that belong to no parameter, '" : "",
+                        best ? best : "", best ? "' has the nearest name" : "");
 }
 
 static tt_status check_shape(const tt_source *s, const tt_st_tensor *t, int ndim, const int64_t *shape)
@@ -63,15 +66,15 @@ static tt_status match_scales(tt_source *s, const tt_st_tensor *t, int64_t param
     return TT_OK;
 }
 
+/* tensor[i] is -1 when there is none. */
 static tt_status match(tt_source *s, tt_params *params, int64_t i)
 {
     tt_param *p = &params->at[i];
     const tt_stack *stack = p->stack < 0 ? NULL : &params->stacks[p->stack];
     const tt_st_tensor *t = stack ? tt_st_find(&s->folder, stack->name) : NULL;
     if (!t) stack = NULL, t = tt_st_find(&s->folder, p->name);
-    TT_CHECK(t, TT_EMISMATCH,
-             "%s: tensor '%s' is missing; config.json describes a model that has it. The nearest name in the files is '%s'",
-             s->folder.path, p->name, nearest_tensor(&s->folder, p->name));
+    s->tensor[i] = -1;
+    if (!t) return TT_OK;
     TT_TRY(stack ? check_shape(s, t, 3, stack->shape) : check_shape(s, t, p->ndim, p->shape));
     bool fp8 = t->dtype == TT_F8_E4M3 && !stack;
     TT_CHECK(fp8 || t->dtype == TT_F32 || t->dtype == TT_BF16 || t->dtype == TT_F16, TT_EMISMATCH,
@@ -83,6 +86,14 @@ static tt_status match(tt_source *s, tt_params *params, int64_t i)
     s->role[s->tensor[i]] = TT_SOURCE_WEIGHT;
     if (fp8) return match_scales(s, t, i);
     p->stored = t->dtype;
+    return TT_OK;
+}
+
+static tt_status match_all(tt_source *s, tt_params *params)
+{
+    for (int64_t i = 0; i < params->num; i++) TT_TRY(match(s, params, i));
+    for (int64_t i = 0; i < params->num; i++)
+        if (s->tensor[i] < 0) return refuse_missing(s, params->at[i].name);
     return TT_OK;
 }
 
@@ -176,15 +187,12 @@ static tt_status check_extra(tt_source *s, const tt_params *params, bool tied)
     for (int64_t i = 0; i < s->folder.num_tensors; i++)
         if (s->role[i] == TT_SOURCE_UNKNOWN) TT_TRY(judge_extra(s, params, tied, num_layers, i, &n));
     s->num_ignored = n.rotary + n.further + n.copies;
-    char layers[80] = "";
+    const char *path = s->folder.path;
     if (n.further)
-        snprintf(layers, sizeof layers, " (model.layers.%lld%s)", (long long)n.first_layer,
-                 n.last_layer > n.first_layer ? " and above" : "");
-    if (s->num_ignored)
-        tt_info("%s: %lld tensors take no part in training: %lld of layers for further prediction%s and %lld rotary buffers, "
-                "which are saved as they are, %lld copies of a tied head, which are not saved",
-                s->folder.path, (long long)s->num_ignored, (long long)n.further, layers, (long long)n.rotary,
-                (long long)n.copies);
+        tt_info("%s: %lld tensors under model.layers.%lld.%s are for the prediction of further tokens: not trained, saved as "
+                "they are", path, (long long)n.further, (long long)n.first_layer, n.last_layer > n.first_layer ? " and above" : "");
+    if (n.rotary) tt_info("%s: %lld rotary buffers (*.rotary_emb.inv_freq): not used, saved as they are", path, (long long)n.rotary);
+    if (n.copies) tt_info("%s: lm_head.weight is a copy of the embedding that the head is tied to: not saved", path);
     return TT_OK;
 }
 
@@ -199,7 +207,7 @@ tt_status tt_source_open(const char *folder, tt_params *params, bool tied, tt_so
     s->scales = calloc(n, sizeof *s->scales);
     s->role = calloc((size_t)s->folder.num_tensors + 1, sizeof *s->role);
     if (!s->tensor || !s->first || !s->scales || !s->role) status = tt_error_set(TT_ENOMEM, "%s: out of memory", folder);
-    for (int64_t i = 0; i < params->num && status == TT_OK; i++) status = match(s, params, i);
+    if (status == TT_OK) status = match_all(s, params);
     if (status == TT_OK) status = check_extra(s, params, tied);
     if (status != TT_OK) tt_source_close(s);
     return status;
