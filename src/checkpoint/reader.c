@@ -201,12 +201,17 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+static double interval_of(const tt_read_watch *w)
+{
+    return w->interval > 0 ? w->interval : 1;
+}
+
 static void note(crew *c, int64_t bytes)
 {
     int64_t done = atomic_fetch_add(&c->done, bytes) + bytes;
     if (c->watch && c->watch->done) atomic_fetch_add(c->watch->done, bytes);
     if (!c->watch || !c->watch->progress || omp_get_thread_num() > 0) return;
-    double t = now(), interval = c->watch->interval > 0 ? c->watch->interval : 1;
+    double t = now(), interval = interval_of(c->watch);
     if (t - c->start < 2 * interval || t - c->told < interval) return;
     c->told = t;
     c->watch->progress(c->watch->user, done, c->plan->bytes, t - c->start);
@@ -265,7 +270,9 @@ tt_status tt_read_spans(const tt_st_folder *folder, tt_read_span *spans, int64_t
     readers = tt_max_i64(1, tt_min_i64(readers, p.num_requests));
 #pragma omp parallel num_threads((int)readers)
     work(&c);
-    if (c.told > 0 && c.status == TT_OK) watch->progress(watch->user, p.bytes, p.bytes, now() - c.start);
+    double seconds = now() - c.start;
+    if (c.status == TT_OK && watch && watch->progress && seconds >= 2 * interval_of(watch))
+        watch->progress(watch->user, p.bytes, p.bytes, seconds);
     free(p.requests);
     *result = c.sums;
     return c.status == TT_OK ? TT_OK : tt_error_set(c.status, "%s", c.message);

@@ -36,8 +36,8 @@ typedef struct tt_read_span {
 /* For those who watch a long read. */
 typedef struct tt_read_watch {
     _Atomic int64_t *done; /* bytes read so far, added to by the reading threads after each request; may be NULL */
-    /* Called by the calling thread between its requests, once an interval after the first two intervals, and when that
-     * happened once more at the end; may be NULL. */
+    /* Called by the calling thread once an interval, between its requests, and at the end; never in the first two intervals.
+     * May be NULL. */
     void (*progress)(void *user, int64_t done, int64_t total, double seconds);
     void *user;
     double interval; /* seconds; 0: one */
