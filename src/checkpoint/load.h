@@ -19,7 +19,7 @@ typedef struct tt_load_report {
 } tt_load_report;
 
 /* tt_load_weights - every piece of this rank from its place in the files, converted while copying; reader.h has how. Besides
- * the shards it needs the buffers of the reader and 50 bytes per piece. Fails with TT_EINTERNAL unless as many elements were
+ * the shards it needs the buffers of the reader and some 120 bytes per piece. Fails with TT_EINTERNAL unless as many elements were
  * filled as are owned; pieces are disjoint by their layout. watch may be NULL. Local; callers agree on the outcome
  * (tt_agree). */
 tt_status tt_load_weights(const tt_source *source, tt_shards *shards, int threads, const tt_read_watch *watch,

@@ -105,7 +105,7 @@ static tt_status make_plan(const tt_st_folder *folder, tt_read_span *spans, int6
         TT_TRY(check_span(folder, &spans[i]));
         most += spans[i].count * size_of(&spans[i]) / TT_READ_REQUEST + 2;
     }
-    qsort(spans, (size_t)num, sizeof *spans, by_place);
+    if (num > 1) qsort(spans, (size_t)num, sizeof *spans, by_place);
     p->requests = malloc((size_t)most * sizeof *p->requests + 1);
     TT_CHECK(p->requests, TT_ENOMEM, "out of memory for %lld read requests", (long long)most);
     for (int64_t i = 0; i < num; i++) add_span(p, i);

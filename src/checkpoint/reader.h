@@ -5,8 +5,8 @@
  *   requests              |----------|         |----------------|------------------|   at most TT_READ_REQUEST bytes each
  *
  * Nothing is read that no span asks for, and no byte twice, but for the factors of FP8 blocks at the borders of requests.
- * Memory: one buffer per thread, no larger than a request, a line of factors, and 48 bytes per request; never a whole
- * tensor or file: TT_READ_MEMORY bounds the buffers. A request that is wanted as it lies goes straight to its place.
+ * Memory: one buffer per thread, no larger than a request, a line of factors, and 64 bytes per span; never a whole tensor
+ * or file: TT_READ_MEMORY bounds the buffers. A request that is wanted as it lies goes straight to its place.
  * Left out: O_DIRECT and asynchronous interfaces; threads that wait in pread keep as many requests in flight on every
  * file system.
  */
