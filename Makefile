@@ -111,7 +111,7 @@ $(BUILD)/examples/%: $(BUILD)/obj/examples/%.o $(LIB)
 
 # --- what people type ---------------------------------------------------------------------------------------------
 # The set-up may install mpicc and pkg-config, which this file asks when it is read: the work is done by a second make.
-.PHONY: test test-full demo check layers mpich asan bench format clean help
+.PHONY: test test-full demo check layers mpich asan fuzz bench format clean help
 ## make             build the program and the library
 ## make demo        install what is missing, train a small model on two ranks, let it answer
 ## make test        install what is missing, run every test
@@ -143,11 +143,22 @@ mpich:
 asan:
 	@$(MAKE) --no-print-directory check MPI=0 BUILD=$(BUILD)/asan EXTRA="-fsanitize=address,undefined \
 	  -fno-sanitize-recover=undefined -fno-omit-frame-pointer -O1" LDEXTRA="-fsanitize=address,undefined" TT_TEST_SECONDS=600
+## make fuzz        build the fuzz targets (clang, libFuzzer, sanitizers) into build/fuzz/; run one with its corpus:
+##                  build/fuzz/fuzz_safetensors -max_total_time=600 build/fuzz/found fuzz/corpus/safetensors
+FUZZ := $(patsubst fuzz/%.c,%,$(wildcard fuzz/fuzz_*.c))
+# The sanitizers keep clang from vectorizing some loops that are marked, of which it would make errors.
+FUZZ_FLAGS := -fno-sanitize-recover=undefined -fno-omit-frame-pointer -Wno-pass-failed -O1
+fuzz:
+	@$(MAKE) --no-print-directory CC=clang MPI=0 BUILD=$(BUILD)/fuzz EXTRA="-fsanitize=fuzzer-no-link,address,undefined $(FUZZ_FLAGS)" \
+	  LDEXTRA="-fsanitize=fuzzer,address,undefined" $(addprefix $(BUILD)/fuzz/,$(FUZZ))
+	@mkdir -p $(BUILD)/fuzz/found
+$(BUILD)/fuzz_%: $(BUILD)/check/fuzz/fuzz_%.o $(TEST_LIB)
+	$(Q)$(CC) $(TT_CFLAGS) $^ -o $@ $(TT_LIBS)
 ## make bench       build the benchmarks into build/bench/; each says what it takes with --help
 bench: benches
 ## make format      clang-format over all sources
 format:
-	clang-format -i $(wildcard include/tartan/*.h src/*/*.[ch] src/*/*/*.[ch] src/*/*/*.inc tests/*/*.[ch] bench/*.c examples/*.c)
+	clang-format -i $(wildcard include/tartan/*.h src/*/*.[ch] src/*/*/*.[ch] src/*/*/*.inc tests/*/*.[ch] bench/*.c examples/*.c fuzz/*.c)
 clean:
 	rm -rf $(BUILD)
 help:

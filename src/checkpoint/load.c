@@ -2,9 +2,8 @@
 #include "base/checked.h"
 #include "base/rng.h"
 
-#include <omp.h>
+#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 static double now(void)
@@ -14,64 +13,72 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Requests of this size keep several threads busy also when one tensor is most of a shard. */
-#define REQUEST_ELEMENTS ((int64_t)4 << 20)
-
-typedef struct request {
-    const tt_st_tensor *tensor;
-    int64_t first, count;
-    tt_mat to;
-} request;
-
-static int64_t list_requests(const tt_source *source, const tt_shards *shards, request *out)
+/* Where each piece of this rank lies in the files; returns the bytes of them all. */
+static int64_t list_spans(const tt_source *source, const tt_shards *shards, tt_read_span *spans)
 {
-    int64_t num, n = 0;
+    int64_t num, bytes = 0;
     const tt_piece *pieces = tt_shards_pieces(shards, &num);
     for (int64_t i = 0; i < num; i++) {
-        tt_mat to = tt_shards_view(shards, &pieces[i], TT_PART_WEIGHT);
-        for (int64_t at = 0; at < pieces[i].count; at += REQUEST_ELEMENTS, n++) {
-            if (!out) continue;
-            int64_t count = tt_min_i64(REQUEST_ELEMENTS, pieces[i].count - at);
-            out[n] = (request){&source->folder.tensors[source->tensor[pieces[i].param]], pieces[i].first + at, count, to};
-            out[n].to.data = (char *)to.data + (size_t)at * tt_dtype_size(to.dtype);
-        }
+        const tt_piece *p = &pieces[i];
+        const tt_st_tensor *tensors = source->folder.tensors, *t = &tensors[source->tensor[p->param]];
+        int64_t scales = source->scales[p->param];
+        tt_mat to = tt_shards_view(shards, p, TT_PART_WEIGHT);
+        spans[i] = (tt_read_span){
+            .tensor = t,
+            .scales = scales < 0 ? NULL : &tensors[scales],
+            .first = source->first[p->param] + p->first,
+            .count = p->count,
+            .type = to.dtype,
+            .data = to.data,
+        };
+        bytes += p->count * (int64_t)tt_dtype_size(t->dtype);
     }
-    return n;
+    return bytes;
 }
 
-tt_status tt_load_weights(const tt_source *source, tt_shards *shards, int threads, tt_load_report *report)
+tt_status tt_load_weights(const tt_source *source, tt_shards *shards, int threads, const tt_read_watch *watch,
+                          tt_load_report *report)
 {
     double start = now();
-    int64_t num = list_requests(source, shards, NULL), filled = 0, bytes = 0, owned = 0, num_pieces;
-    request *list = calloc((size_t)num + 1, sizeof *list);
-    TT_CHECK(list, TT_ENOMEM, "out of memory for %lld read requests", (long long)num);
-    list_requests(source, shards, list);
-    tt_status status = TT_OK;
-    char message[1024] = "";
-#pragma omp parallel for schedule(dynamic) num_threads(threads) reduction(+ : filled, bytes)
-    for (int64_t i = 0; i < num; i++) {
-        const request *r = &list[i];
-        tt_status s = tt_st_read(&source->folder, r->tensor, r->first, r->count, r->to.dtype, r->to.data);
-        if (s == TT_OK) {
-            filled += r->count;
-            bytes += r->count * (int64_t)tt_dtype_size(r->tensor->dtype);
-            continue;
-        }
-        /* Error texts are per thread; the first one is carried over to the caller's. */
-#pragma omp critical(tt_load)
-        if (status == TT_OK) {
-            status = s;
-            strncpy(message, tt_error_text(), sizeof message - 1);
-        }
-    }
-    free(list);
-    if (status != TT_OK) return tt_error_set(status, "%s", message);
-    const tt_piece *pieces = tt_shards_pieces(shards, &num_pieces);
-    for (int64_t i = 0; i < num_pieces; i++) owned += pieces[i].count;
-    TT_CHECK(filled == owned, TT_EINTERNAL, "load filled %lld of %lld owned elements", (long long)filled,
+    int64_t num, owned = 0;
+    const tt_piece *pieces = tt_shards_pieces(shards, &num);
+    tt_read_result r;
+    tt_read_span *spans = calloc((size_t)num + 1, sizeof *spans);
+    TT_CHECK(spans, TT_ENOMEM, "out of memory for a list of %lld pieces", (long long)num);
+    int64_t bytes = list_spans(source, shards, spans);
+    tt_status status = tt_read_spans(&source->folder, spans, num, threads, watch, &r);
+    free(spans);
+    TT_TRY(status);
+    for (int64_t i = 0; i < num; i++) owned += pieces[i].count;
+    TT_CHECK(r.elements == owned, TT_EINTERNAL, "load filled %lld of %lld owned elements", (long long)r.elements,
              (long long)owned);
-    *report = (tt_load_report){filled, bytes, now() - start};
+    *report = (tt_load_report){owned, num, bytes, r.bytes, r.scale_bytes, r.requests, r.memory, now() - start};
     return TT_OK;
+}
+
+tt_status tt_load_summarise(const tt_mesh *mesh, const tt_load_report *mine, tt_load_summary *out)
+{
+    *out = (tt_load_summary){0};
+    tt_load_report *all = calloc((size_t)mesh->world_size, sizeof *all);
+    tt_status status = all ? TT_OK : tt_error_set(TT_ENOMEM, "out of memory for %d load reports", mesh->world_size);
+    status = tt_agree(mesh->world, "load-report", status);
+    if (status == TT_OK) status = tt_allgather(mesh->world, "load-report", mine, all, sizeof *mine);
+    for (int r = 0; r < mesh->world_size && status == TT_OK; r++) {
+        out->bytes_owned += all[r].bytes_owned;
+        out->bytes_read += all[r].bytes_read;
+        out->scale_bytes += all[r].scale_bytes;
+        out->requests += all[r].requests;
+        if (all[r].seconds > out->seconds) out->seconds = all[r].seconds, out->slowest = r;
+    }
+    free(all);
+    return status;
+}
+
+void tt_load_summary_text(const tt_load_summary *s, char *out, size_t size)
+{
+    double bytes = (double)(s->bytes_read + s->scale_bytes), seconds = s->seconds > 1e-9 ? s->seconds : 1e-9;
+    snprintf(out, size, "%.3f GB in %.1f s: %.2f GB/s, slowest rank %d, read/owned %.2f", 1e-9 * bytes, s->seconds,
+             1e-9 * bytes / seconds, s->slowest, s->bytes_owned ? (double)s->bytes_read / (double)s->bytes_owned : 1);
 }
 
 static void init_piece(const tt_params *params, const tt_piece *piece, uint64_t seed, tt_mat to)

@@ -215,7 +215,7 @@ static tt_status check_tiling(tt_st_folder *f, int file, int64_t first, int64_t 
 {
     const char *path = f->files[file].path, *before = "the header";
     int64_t at = data, n = f->num_tensors - first;
-    tt_st_tensor *t = f->tensors + first;
+    tt_st_tensor *t = n ? f->tensors + first : NULL; /* without tensors there is no array */
     if (n > 1) qsort(t, (size_t)n, sizeof *t, by_place);
     for (int64_t i = 0; i < n; i++) {
         TT_CHECK(t[i].begin <= at, TT_EFORMAT,

@@ -10,13 +10,16 @@
 
 #define DEFAULT_FILE_BYTES 5000000000
 #define PIECE_ELEMENTS     ((int64_t)1 << 20)
+#define COPY_BYTES         ((int64_t)8 << 20)
 
 /* --- what goes where ----------------------------------------------------------------------------------------- */
 
 typedef struct plan {
     int64_t num;
     tt_st_item *items;
-    int64_t *item_of;   /* [params] */
+    int64_t *item_of;        /* [params] */
+    const tt_source *source; /* NULL: none, or not one of tensors that are copied */
+    int64_t *tensor_of;      /* with a source: [num] which of its tensors an item is */
     int num_files;
     tt_st_plan files;
 } plan;
@@ -26,43 +29,78 @@ static void free_plan(plan *p)
     tt_st_plan_free(&p->files);
     free(p->items);
     free(p->item_of);
+    free(p->tensor_of);
     *p = (plan){0};
+}
+
+static tt_status allocate(plan *p, int64_t num_items, int64_t num_params)
+{
+    p->items = calloc((size_t)num_items + 1, sizeof *p->items);
+    p->tensor_of = calloc((size_t)num_items + 1, sizeof *p->tensor_of);
+    p->item_of = calloc((size_t)num_params + 1, sizeof *p->item_of);
+    TT_CHECK(p->items && p->tensor_of && p->item_of, TT_ENOMEM, "out of memory for the layout of the files");
+    return TT_OK;
 }
 
 typedef struct place {
     int file;
-    int64_t begin, param;
+    int64_t begin, end, tensor;
 } place;
 
+/* All places differ, so that every rank sorts alike. */
 static int by_place(const void *a, const void *b)
 {
     const place *x = a, *y = b;
     if (x->file != y->file) return x->file < y->file ? -1 : 1;
-    return x->begin < y->begin ? -1 : x->begin > y->begin;
+    if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
+    if (x->end != y->end) return x->end < y->end ? -1 : 1;
+    return (x->tensor > y->tensor) - (x->tensor < y->tensor);
 }
 
-static tt_status list_items(const tt_params *params, const tt_source *source, plan *p)
+/* The source's tensors in the order of its files: its weights in the types that the table says, what is carried as it is. */
+static tt_status list_source_items(const tt_params *params, const tt_source *source, plan *p)
 {
-    place *places = calloc((size_t)params->num + 1, sizeof *places);
-    p->items = calloc((size_t)params->num + 1, sizeof *p->items);
-    p->item_of = calloc((size_t)params->num + 1, sizeof *p->item_of);
-    if (!places || !p->items || !p->item_of) {
+    const tt_st_folder *f = &source->folder;
+    TT_TRY(allocate(p, f->num_tensors, params->num));
+    place *places = malloc((size_t)(f->num_tensors + 1) * sizeof *places);
+    int64_t *item_of = calloc((size_t)f->num_tensors + 1, sizeof *item_of);
+    if (!places || !item_of) {
         free(places);
+        free(item_of);
         return tt_error_set(TT_ENOMEM, "out of memory for the layout of the files");
     }
-    p->num = params->num;
+    for (int64_t i = 0; i < f->num_tensors; i++) {
+        const tt_st_tensor *t = &f->tensors[i];
+        if (source->role[i] == TT_SOURCE_WEIGHT || source->role[i] == TT_SOURCE_CARRIED)
+            places[p->num++] = (place){t->file, t->begin, t->end, i};
+    }
+    qsort(places, (size_t)p->num, sizeof *places, by_place);
+    for (int64_t j = 0; j < p->num; j++) {
+        const tt_st_tensor *t = &f->tensors[places[j].tensor];
+        p->items[j] = (tt_st_item){.name = t->name, .dtype = t->dtype, .ndim = t->ndim, .file = t->file};
+        memcpy(p->items[j].shape, t->shape, sizeof t->shape);
+        p->tensor_of[j] = places[j].tensor;
+        item_of[places[j].tensor] = j;
+    }
     for (int64_t i = 0; i < params->num; i++) {
-        const tt_st_tensor *t = source ? &source->folder.tensors[source->tensor[i]] : NULL;
-        places[i] = t ? (place){t->file, t->begin, i} : (place){0, i, i};
+        p->item_of[i] = item_of[source->tensor[i]];
+        p->items[p->item_of[i]].dtype = params->at[i].stored;
     }
-    qsort(places, (size_t)params->num, sizeof *places, by_place);
-    for (int64_t j = 0; j < params->num; j++) {
-        const tt_param *e = &params->at[places[j].param];
-        p->items[j] = (tt_st_item){.name = e->name, .dtype = e->stored, .ndim = e->ndim, .file = places[j].file};
-        memcpy(p->items[j].shape, e->shape, sizeof e->shape);
-        p->item_of[places[j].param] = j;
-    }
+    p->source = source;
     free(places);
+    free(item_of);
+    return TT_OK;
+}
+
+static tt_status list_table_items(const tt_params *params, plan *p)
+{
+    TT_TRY(allocate(p, params->num, params->num));
+    for (; p->num < params->num; p->num++) {
+        const tt_param *e = &params->at[p->num];
+        p->items[p->num] = (tt_st_item){.name = e->name, .dtype = e->stored, .ndim = e->ndim};
+        memcpy(p->items[p->num].shape, e->shape, sizeof e->shape);
+        p->item_of[p->num] = p->num;
+    }
     return TT_OK;
 }
 
@@ -81,7 +119,7 @@ static void close_gaps(plan *p)
 static tt_status make_plan(const tt_params *params, const tt_save_options *o, plan *p)
 {
     *p = (plan){0};
-    tt_status status = list_items(params, o->source, p);
+    tt_status status = o->source ? list_source_items(params, o->source, p) : list_table_items(params, p);
     if (status == TT_OK && o->source)
         close_gaps(p);
     else if (status == TT_OK)
@@ -135,24 +173,78 @@ static tt_status write_range(const tt_file *f, const tt_st_item *item, int64_t f
     return status;
 }
 
-/* This rank's ranges of every file, one file open at a time. Files without a range of this rank are not opened. */
-static tt_status write_ranges(const char *folder, const plan *p, const tt_save_range *ranges, int64_t num,
-                              int64_t *bytes)
+/* Bytes [begin, begin + count) of what the source carries go into a file as they are. */
+static tt_status copy_bytes(const tt_file *from, int64_t begin, const tt_file *to, int64_t at, int64_t count)
+{
+    char *piece = malloc((size_t)tt_min_i64(count, COPY_BYTES) + 1);
+    TT_CHECK(piece, TT_ENOMEM, "out of memory while copying from '%s'", from->path);
+    tt_status status = TT_OK;
+    for (int64_t i = 0; i < count && status == TT_OK; i += COPY_BYTES) {
+        size_t n = (size_t)tt_min_i64(COPY_BYTES, count - i);
+        status = tt_file_read_at(from, begin + i, piece, n);
+        if (status == TT_OK) status = tt_file_write_at(to, at + i, piece, n);
+    }
+    free(piece);
+    return status;
+}
+
+/* What one rank writes. */
+typedef struct writer {
+    const char *folder;
+    const plan *plan;
+    const tt_save_range *ranges;
+    int64_t num_ranges;
+    int64_t begin, end; /* its share of the carried bytes, counted over all items */
+    int64_t bytes;      /* written so far */
+} writer;
+
+/* Opens file i under its temporary name when it is needed for the first time. */
+static tt_status open_once(const writer *w, int i, tt_file *f)
 {
     char path[4096];
-    for (int i = 0; i < p->files.num_files; i++) {
-        tt_file f = {.fd = -1};
-        tt_status status = TT_OK;
-        for (int64_t j = 0; j < num && status == TT_OK; j++) {
-            const tt_st_item *item = &p->items[ranges[j].item];
-            if (item->file != i || ranges[j].count == 0) continue;
-            if (!f.path) {
-                status = temporary_path(path, sizeof path, folder, p->files.file_names[i]);
-                if (status == TT_OK) status = tt_file_open_write(&f, path);
-            }
-            if (status == TT_OK)
-                status = write_range(&f, item, ranges[j].first, ranges[j].count, ranges[j].data, ranges[j].type, bytes);
+    if (f->path) return TT_OK;
+    TT_TRY(temporary_path(path, sizeof path, w->folder, w->plan->files.file_names[i]));
+    return tt_file_open_write(f, path);
+}
+
+static tt_status write_own(writer *w, int i, tt_file *f)
+{
+    for (int64_t j = 0; j < w->num_ranges; j++) {
+        const tt_save_range *r = &w->ranges[j];
+        const tt_st_item *item = &w->plan->items[r->item];
+        if (item->file != i || r->count == 0) continue;
+        TT_TRY(open_once(w, i, f));
+        TT_TRY(write_range(f, item, r->first, r->count, r->data, r->type, &w->bytes));
+    }
+    return TT_OK;
+}
+
+static tt_status write_carried(writer *w, int i, tt_file *f)
+{
+    const tt_source *s = w->plan->source;
+    int64_t at = 0; /* of this item among all that is carried */
+    for (int64_t j = 0; s && j < w->plan->num; j++) {
+        const tt_st_item *item = &w->plan->items[j];
+        const tt_st_tensor *t = &s->folder.tensors[w->plan->tensor_of[j]];
+        if (s->role[w->plan->tensor_of[j]] != TT_SOURCE_CARRIED) continue;
+        int64_t size = t->end - t->begin, lo = tt_max_i64(w->begin, at), hi = tt_min_i64(w->end, at + size);
+        if (item->file == i && lo < hi) {
+            TT_TRY(open_once(w, i, f));
+            TT_TRY(copy_bytes(&s->folder.files[t->file], t->begin + lo - at, f, item->begin + lo - at, hi - lo));
+            w->bytes += hi - lo;
         }
+        at += size;
+    }
+    return TT_OK;
+}
+
+/* This rank's ranges of every file, one file open at a time. Files without a range of this rank are not opened. */
+static tt_status write_ranges(writer *w)
+{
+    for (int i = 0; i < w->plan->files.num_files; i++) {
+        tt_file f = {.fd = -1};
+        tt_status status = write_own(w, i, &f);
+        if (status == TT_OK) status = write_carried(w, i, &f);
         if (f.path && status == TT_OK) status = tt_file_sync(&f);
         tt_file_close(&f);
         TT_TRY(status);
@@ -219,6 +311,17 @@ static void remove_stale(const char *folder, const tt_st_folder *old, const tt_s
     }
 }
 
+/* Every field of the source, known or not, but for one that would no longer be true: what is saved is not quantised. */
+static tt_status save_config(const char *path, const json_t *config)
+{
+    json_t *copy = json_copy((json_t *)config);
+    TT_CHECK(copy, TT_ENOMEM, "%s: out of memory", path);
+    json_object_del(copy, "quantization_config");
+    tt_status status = tt_json_save(path, copy, false);
+    json_decref(copy);
+    return status;
+}
+
 /* Rank 0, after all ranges are on the disk. An index that would name files of two models goes first and the new one comes
  * last: whoever looks in between finds a folder that does not load, never one that loads a mixture. One file that replaces
  * one file needs no such care: the rename does it. */
@@ -227,7 +330,7 @@ static tt_status finish_folder(const char *folder, const plan *p, const tt_save_
     char path[4096];
     if (o->aux_folder) TT_TRY(tt_save_copy_aux(o->aux_folder, folder));
     TT_TRY(tt_path_join(path, sizeof path, folder, "config.json"));
-    if (o->config) TT_TRY(tt_json_save(path, o->config, false));
+    if (o->config) TT_TRY(save_config(path, o->config));
     tt_st_folder old = {0};
     bool replaces = o->overwrite && tt_st_open_folder(folder, &old) == TT_OK;
     TT_TRY(tt_path_join(path, sizeof path, folder, TT_ST_INDEX_FILE));
@@ -246,24 +349,26 @@ static tt_status finish_folder(const char *folder, const plan *p, const tt_save_
 /* --- together ------------------------------------------------------------------------------------------------ */
 
 /* create on rank 0 | all write | finish on rank 0; failures are agreed on after each. */
-static tt_status write_all(const char *folder, const tt_mesh *mesh, const plan *p, const tt_save_range *ranges,
-                           int64_t num_ranges, const tt_save_options *o, int64_t *bytes)
+static tt_status write_all(const tt_mesh *mesh, writer *w, const tt_save_options *o)
 {
+    const plan *p = w->plan;
     tt_status status = TT_OK;
     bool first = mesh->rank == 0;
+    int64_t carried = p->source ? p->source->carried_bytes : 0;
+    w->begin = tt_block_begin(carried, mesh->world_size, mesh->rank);
+    w->end = tt_block_begin(carried, mesh->world_size, mesh->rank + 1);
     if (first) {
-        status = tt_dir_create(folder);
-        if (status == TT_OK && o) status = tt_save_check(folder, o->overwrite);
-        if (status == TT_OK) status = create_files(folder, &p->files);
+        status = tt_dir_create(w->folder);
+        if (status == TT_OK && o) status = tt_save_check(w->folder, o->overwrite);
+        if (status == TT_OK) status = create_files(w->folder, &p->files);
     }
     status = tt_agree(mesh->world, "save-create", status);
-    if (status == TT_OK)
-        status = tt_agree(mesh->world, "save-write", write_ranges(folder, p, ranges, num_ranges, bytes));
+    if (status == TT_OK) status = tt_agree(mesh->world, "save-write", write_ranges(w));
     if (status == TT_OK) {
-        if (first) status = o ? finish_folder(folder, p, o) : publish(folder, &p->files);
+        if (first) status = o ? finish_folder(w->folder, p, o) : publish(w->folder, &p->files);
         status = tt_agree(mesh->world, "save-publish", status);
     }
-    if (status != TT_OK && first) remove_temporaries(folder, &p->files);
+    if (status != TT_OK && first) remove_temporaries(w->folder, &p->files);
     return status;
 }
 
@@ -271,7 +376,7 @@ tt_status tt_save_model(const char *folder, const tt_shards *shards, const tt_sa
                         tt_save_report *report)
 {
     const tt_mesh *mesh = tt_shards_mesh(shards);
-    int64_t num, bytes = 0;
+    int64_t num;
     const tt_piece *pieces = tt_shards_pieces(shards, &num);
     plan p;
     tt_comm_set_phase(mesh->comm, "save");
@@ -280,11 +385,14 @@ tt_status tt_save_model(const char *folder, const tt_shards *shards, const tt_sa
     if (status == TT_OK && !ranges) status = tt_error_set(TT_ENOMEM, "out of memory while saving");
     for (int64_t i = 0; i < num && status == TT_OK; i++) {
         tt_mat m = tt_shards_view(shards, &pieces[i], TT_PART_WEIGHT);
-        ranges[i] = (tt_save_range){p.item_of[pieces[i].param], pieces[i].first, pieces[i].count, m.data, m.dtype};
+        int64_t first = options->source ? options->source->first[pieces[i].param] : 0;
+        ranges[i] =
+            (tt_save_range){p.item_of[pieces[i].param], first + pieces[i].first, pieces[i].count, m.data, m.dtype};
     }
     status = tt_agree(mesh->world, "save-layout", status);
-    if (status == TT_OK) status = write_all(folder, mesh, &p, ranges, num, options, &bytes);
-    if (status == TT_OK) *report = (tt_save_report){bytes, p.num_files};
+    writer w = {.folder = folder, .plan = &p, .ranges = ranges, .num_ranges = num};
+    if (status == TT_OK) status = write_all(mesh, &w, options);
+    if (status == TT_OK) *report = (tt_save_report){w.bytes, p.num_files};
     free(ranges);
     free_plan(&p);
     return status;
@@ -308,10 +416,10 @@ tt_status tt_save_file(const char *path, const tt_mesh *mesh, tt_st_item *items,
     if (slash == path) snprintf(folder, sizeof folder, "/");
     snprintf(stem, sizeof stem, "%.*s", (int)(dot - name), name);
     plan p = {.num = num_items, .items = items, .num_files = 1};
-    int64_t bytes = 0;
+    writer w = {.folder = folder, .plan = &p, .ranges = ranges, .num_ranges = num_ranges};
     for (int64_t i = 0; i < num_items; i++) items[i].file = 0;
     tt_status status = tt_agree(mesh->world, "save-layout", tt_st_layout(items, num_items, 1, stem, NULL, &p.files));
-    if (status == TT_OK) status = write_all(folder, mesh, &p, ranges, num_ranges, NULL, &bytes);
+    if (status == TT_OK) status = write_all(mesh, &w, NULL);
     tt_st_plan_free(&p.files);
     return status;
 }

@@ -4,6 +4,11 @@
  * compute it alone. Rank 0 creates the files at full size under temporary names and writes their headers; every rank writes
  * its own byte ranges; when all are on the disk, rank 0 renames file by file, the index (or the single file) last, so
  * that a reader never sees an index whose files are not complete.
+ *
+ * With a source, the files are its files: the same tensors (stacked experts stay stacked) in the same order, each in the type
+ * it had. Tensors that the source carries (checkpoint/source.h) are copied byte by byte, ranks sharing the work. FP8
+ * matrices are written dequantised, in the type that the configuration names (float32 when it names none), their factors
+ * not at all; so config.json is written without its quantization_config.
  */
 #ifndef TT_CHECKPOINT_SAVE_H
 #define TT_CHECKPOINT_SAVE_H
@@ -22,7 +27,7 @@ typedef struct tt_save_options {
 } tt_save_options;
 
 typedef struct tt_save_report {
-    int64_t bytes_written; /* by this rank */
+    int64_t bytes_written; /* by this rank, with what it copied */
     int num_files;
 } tt_save_report;
 

@@ -71,7 +71,7 @@ static tt_status inspect_folder(const char *path, bool tensors)
         status = tt_source_open(path, &table.params, config.tied, &source);
         if (status == TT_OK) {
             print_files(&source.folder, tensors);
-            printf("every parameter has its tensor; %lld tensors left out\n", (long long)source.num_ignored);
+            printf("every parameter has its tensor; %lld tensors take no part in training\n", (long long)source.num_ignored);
             tt_source_close(&source);
         }
         tt_model_table_free(&table);

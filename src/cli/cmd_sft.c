@@ -36,6 +36,17 @@ static void show(void *user, const tt_progress *p)
     fflush(stderr);
 }
 
+static void show_loading(void *user, int64_t done, int64_t total, double seconds)
+{
+    const bar *b = user;
+    char left[32];
+    duration(left, sizeof left, seconds * (double)(total - done) / (double)done);
+    fprintf(stderr, "%sloading  %.2f of %.2f GB on rank 0  %.2f GB/s  %s left%s", b->terminal ? "\r\033[K" : "",
+            1e-9 * (double)done, 1e-9 * (double)total, 1e-9 * (double)done / seconds, left,
+            !b->terminal || done == total ? "\n" : "");
+    fflush(stderr);
+}
+
 static void print_report(const tt_sft_report *r, const char *output)
 {
     fprintf(stderr, "trained %lld steps, %lld tokens in %.1f s: %.0f tokens/s, mean loss %.4f\n", (long long)r->steps,
@@ -84,8 +95,8 @@ static tt_status run(tt_comm *comm, const tt_command *self, int argc, char **arg
     for (int i = 0; i < argc; i++)
         if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) return print_help(comm);
     tt_status status = tt_agree(tt_comm_world(comm), "configuration", configure(argc, argv, &config));
-    tt_sft_hooks hooks = {show, &b};
-    if (status == TT_OK && config.disable_tqdm == TT_FLAG_TRUE) hooks.progress = NULL;
+    tt_sft_hooks hooks = {.progress = show, .loading = show_loading, .user = &b};
+    if (status == TT_OK && config.disable_tqdm == TT_FLAG_TRUE) hooks = (tt_sft_hooks){0};
     if (status == TT_OK) status = tt_sft(comm, &config, &hooks, &report);
     if (status == TT_OK && tt_comm_rank(comm) == 0) print_report(&report, config.output_dir);
     tt_config_free(&config);

@@ -304,6 +304,11 @@ void tt_comm_transfer_add(tt_comm *comm, int64_t bytes)
     atomic_fetch_add_explicit(&comm->link.recorder->moved, bytes, memory_order_relaxed);
 }
 
+_Atomic int64_t *tt_comm_moved(tt_comm *comm)
+{
+    return &comm->link.recorder->moved;
+}
+
 void tt_comm_transfer_end(tt_comm *comm)
 {
     tt_recorder_moving(comm->link.recorder, false, 0);

@@ -77,6 +77,9 @@ void tt_recorder_moving(tt_recorder *r, bool moving, int64_t bytes);
  * what there is). Any thread, any process. */
 bool tt_recorder_read(tt_recorder *r, tt_record *out);
 
+/* Where the bytes of a rank's transfer are counted (tt_comm_transfer_begin), for code that counts in many threads. */
+_Atomic int64_t *tt_comm_moved(tt_comm *comm);
+
 /* For a record that came from another process: its texts end, its counts are in range. */
 void tt_record_close_names(tt_record *r);
 

@@ -166,6 +166,24 @@ static void read_dtype(tt_config_reader *r, tt_model_config *c)
                      json_is_string(v) ? json_string_value(v) : tt_json_kind(v));
 }
 
+/* Files of blocks of FP8 are read as what they mean (checkpoint/source.h): types there decide which tensors are such. Activations
+ * are not quantised whatever activation_scheme says, and saved models are not quantised. */
+static void read_quantisation(tt_config_reader *r)
+{
+    const json_t *q = ask(r, "quantization_config");
+    if (!q) return;
+    const char *method = json_string_value(json_object_get(q, "quant_method")), *format = json_string_value(json_object_get(q, "fmt"));
+    const json_t *block = json_object_get(q, "weight_block_size");
+    if (!method || strcmp(method, "fp8") != 0)
+        tt_read_fail(r, "quantization_config has quant_method '%.40s'; supported is 'fp8' in blocks of 128 x 128, other "
+                     "files must be converted first", method ? method : "?");
+    else if (format && strcmp(format, "e4m3") != 0)
+        tt_read_fail(r, "quantization_config has fmt '%.40s'; supported is 'e4m3'", format);
+    else if (json_array_size(block) != 2 || json_integer_value(json_array_get(block, 0)) != 128 ||
+             json_integer_value(json_array_get(block, 1)) != 128)
+        tt_read_fail(r, "quantization_config has another weight_block_size than [128, 128]");
+}
+
 static void read_common(tt_config_reader *r, tt_model_config *c)
 {
     static const char *const ignored[] = {
@@ -186,7 +204,7 @@ static void read_common(tt_config_reader *r, tt_model_config *c)
     tt_read_only(r, "hidden_act", "\"silu\"", "only \"silu\" is supported");
     tt_read_only(r, "attention_dropout", "0", "only 0 is supported");
     tt_read_only(r, "mlp_bias", "false", "MLP biases are not supported");
-    tt_read_only(r, "quantization_config", "null", "quantised checkpoints are not supported yet");
+    read_quantisation(r);
     read_token_ids(r, c);
     read_dtype(r, c);
 }

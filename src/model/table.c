@@ -69,19 +69,34 @@ static void add_mlp(builder *b, const tt_model_config *c, bool moe, tt_layer_par
     l->shared_down = add(b, S > 0, "mlp.shared_experts.down_proj.weight", D, S);
 }
 
+/* The stacked form: gate above up in one tensor, down in another. */
+static int64_t add_stack(builder *b, const tt_model_config *c, const char *name, int64_t rows, int64_t cols)
+{
+    char full[160];
+    int64_t index = -1;
+    snprintf(full, sizeof full, "%smlp.experts.%s", b->prefix, name);
+    if (b->status == TT_OK)
+        b->status = tt_params_add_stack(b->params, full, (const int64_t[]){c->num_experts, rows, cols}, &index);
+    return index;
+}
+
 static void add_experts(builder *b, const tt_model_config *c, int layer, tt_layer_params *l)
 {
     static const char *const parts[] = {"gate_proj", "up_proj", "down_proj"};
     int64_t D = c->hidden_size, F = c->expert_width;
     l->expert_unit = add_unit(b, TT_UNIT_EXPERTS, layer);
     l->experts = b->params->num;
+    int64_t gate_up = add_stack(b, c, "gate_up_proj", 2 * F, D), down = add_stack(b, c, "down_proj", D, F);
     for (int64_t e = 0; e < c->num_experts; e++)
         for (int j = 0; j < 3; j++) {
             char name[64];
             snprintf(name, sizeof name, "mlp.experts.%lld.%s.weight", (long long)e, parts[j]);
             int64_t i = add(b, true, name, j < 2 ? F : D, j < 2 ? D : F);
             if (b->status != TT_OK) return;
-            b->params->at[i].expert = e;
+            tt_param *p = &b->params->at[i];
+            p->expert = e;
+            p->stack = j < 2 ? gate_up : down;
+            p->stack_first = j < 2 ? (2 * e + j) * F * D : e * D * F;
         }
 }
 

@@ -49,6 +49,7 @@ tt_status tt_params_add(tt_params *p, const char *name, int64_t rows, int64_t co
         .shape = {rows, cols ? cols : 1},
         .unit = p->num_units - 1,
         .expert = -1,
+        .stack = -1,
         .exact = cols == 0,
         .trained = true,
         .decay = tt_params_decays(name),
@@ -68,10 +69,27 @@ tt_status tt_params_add(tt_params *p, const char *name, int64_t rows, int64_t co
     return TT_OK;
 }
 
+tt_status tt_params_add_stack(tt_params *p, const char *name, const int64_t shape[3], int64_t *index)
+{
+    int64_t count;
+    TT_CHECK(tt_mul_i64(shape[0], shape[1], &count) && tt_mul_i64(count, shape[2], &count) && count <= INT64_MAX / 16,
+             TT_ECONFIG, "the experts '%s' would have more parameters than can be counted", name);
+    tt_stack *grown = realloc(p->stacks, (size_t)(p->num_stacks + 1) * sizeof *grown);
+    TT_CHECK(grown, TT_ENOMEM, "out of memory for the parameter table");
+    p->stacks = grown;
+    tt_stack *s = &p->stacks[p->num_stacks];
+    *s = (tt_stack){strdup(name), {shape[0], shape[1], shape[2]}};
+    TT_CHECK(s->name, TT_ENOMEM, "out of memory for the parameter table");
+    *index = p->num_stacks++;
+    return TT_OK;
+}
+
 void tt_params_free(tt_params *p)
 {
     for (int64_t i = 0; i < p->num; i++) free(p->at[i].name);
+    for (int64_t i = 0; i < p->num_stacks; i++) free(p->stacks[i].name);
     free(p->at);
+    free(p->stacks);
     free(p->units);
     *p = (tt_params){0};
 }
@@ -83,13 +101,18 @@ int64_t tt_params_find(const tt_params *p, const char *name)
     return -1;
 }
 
-/* Levenshtein distance with one row of memory; names are short. */
-static int distance(const char *a, const char *b)
+#define NAME_BYTES 255
+
+/* Levenshtein distance with one row of memory. Names of one table share long beginnings, which cost nothing. */
+int tt_name_distance(const char *a, const char *b, int most)
 {
-    int row[512];
-    size_t n = strnlen(b, 511);
+    int row[NAME_BYTES + 1];
+    size_t m = strnlen(a, NAME_BYTES), n = strnlen(b, NAME_BYTES), same = 0;
+    if (most <= (m < n ? (int)(n - m) : (int)(m - n))) return most;
+    while (same < m && same < n && a[same] == b[same]) same++;
+    a += same, b += same, m -= same, n -= same;
     for (size_t j = 0; j <= n; j++) row[j] = (int)j;
-    for (size_t i = 0; a[i] && i < 511; i++) {
+    for (size_t i = 0; i < m; i++) {
         int diagonal = row[0];
         row[0] = (int)i + 1;
         for (size_t j = 0; j < n; j++) {
@@ -106,9 +129,10 @@ const char *tt_params_nearest(const tt_params *p, const char *name)
 {
     const char *best = NULL;
     int least = INT32_MAX;
-    for (int64_t i = 0; i < p->num; i++) {
-        int d = distance(name, p->at[i].name);
-        if (d < least) least = d, best = p->at[i].name;
+    for (int64_t i = 0; i < p->num + p->num_stacks; i++) {
+        const char *known = i < p->num ? p->at[i].name : p->stacks[i - p->num].name;
+        int d = tt_name_distance(name, known, least);
+        if (d < least) least = d, best = known;
     }
     return best;
 }

@@ -18,6 +18,8 @@ typedef struct tt_param {
     int64_t count;      /* elements */
     int unit;           /* index into units */
     int64_t expert;     /* number of the routed expert it belongs to, -1 for dense parameters */
+    int64_t stack;      /* index into stacks: the tensor that may hold it on disk instead, -1 for none */
+    int64_t stack_first; /* its first element there */
     bool exact;         /* held and gathered in real, never in the compute type: norms, biases, router */
     bool trained;       /* false: a buffer, loaded and saved but never updated */
     bool decay;         /* weight decay applies */
@@ -25,6 +27,12 @@ typedef struct tt_param {
     int64_t zero_row;   /* row that random initialisation leaves at zero, -1 for none */
     tt_dtype stored;    /* type on disk: the source's once it is known, else the configuration's */
 } tt_param;
+
+/* The other form in which files may hold a layer's experts: matrices of all of them in one tensor, end to end. */
+typedef struct tt_stack {
+    char *name;       /* e.g. "model.layers.0.mlp.experts.gate_up_proj"; owned by the table */
+    int64_t shape[3]; /* experts, rows, columns */
+} tt_stack;
 
 /* What is gathered, used and released together. */
 typedef enum tt_unit_kind { TT_UNIT_EMBEDDING, TT_UNIT_DENSE, TT_UNIT_EXPERTS, TT_UNIT_HEAD } tt_unit_kind;
@@ -40,6 +48,8 @@ typedef struct tt_params {
     tt_param *at;
     int num_units;
     tt_unit *units;
+    int64_t num_stacks;
+    tt_stack *stacks;
     int64_t num_experts; /* routed experts per MoE layer, 0 for none */
     double init_std;
 } tt_params;
@@ -49,13 +59,17 @@ typedef struct tt_params {
 tt_status tt_params_add_unit(tt_params *p, tt_unit_kind kind, int layer, int *unit);
 tt_status tt_params_add(tt_params *p, const char *name, int64_t rows, int64_t cols /* 0: one-dimensional */,
                         tt_param **out);
+/* tt_params_add_stack - a tensor that parameters may name in `stack`. TT_ECONFIG when its size does not fit. */
+tt_status tt_params_add_stack(tt_params *p, const char *name, const int64_t shape[3], int64_t *index);
 /* Frees what the struct owns and zeroes it. */
 void tt_params_free(tt_params *p);
 
 /* Index by exact name, or -1. Linear in the table: for messages and tests; bulk matching sorts (src/checkpoint). */
 int64_t tt_params_find(const tt_params *p, const char *name);
-/* The entry whose name is closest by edit distance, for messages; NULL when the table is empty. */
+/* The parameter or stack whose name is closest by edit distance, for messages; NULL when the table is empty. */
 const char *tt_params_nearest(const tt_params *p, const char *name);
+/* Edit distance of two names, of which only the first 255 bytes count; `most` or more when it is not below `most`. */
+int tt_name_distance(const char *a, const char *b, int most);
 
 /* Sums over the table: all parameters, and those one token uses when `chosen` experts per token run. */
 int64_t tt_params_total(const tt_params *p);

@@ -1,4 +1,5 @@
 #include "train/engine.h"
+#include "comm/recorder.h"
 
 tt_status tt_engine_check_mesh(tt_mesh_sizes *sizes, int world_size, const tt_model_config *config)
 {
@@ -20,10 +21,22 @@ static tt_precision precision_of(const tt_engine_options *o, const tt_ops *ops)
     return (tt_precision){o->resident, o->compute, ops->real, o->moments};
 }
 
+/* Ranks that are done wait for those that still read: tt_comm_transfer_begin. */
+static tt_status load(const tt_engine_options *o, tt_engine *e)
+{
+    tt_comm *comm = e->mesh->comm;
+    tt_read_watch watch = o->watch ? *o->watch : (tt_read_watch){0};
+    watch.done = tt_comm_moved(comm);
+    tt_comm_transfer_begin(comm, tt_shards_bytes(e->shards).weights);
+    tt_status status = tt_load_weights(&e->source, e->shards, o->threads, &watch, &e->load);
+    tt_comm_transfer_end(comm);
+    return status;
+}
+
 static tt_status fill(const tt_engine_options *o, tt_engine *e)
 {
     if (o->train) TT_TRY(tt_shards_train(e->shards, o->with_moments));
-    if (o->folder) return tt_load_weights(&e->source, e->shards, o->threads, &e->load);
+    if (o->folder) return load(o, e);
     tt_init_weights(e->shards, o->init_seed);
     return TT_OK;
 }
@@ -58,6 +71,7 @@ tt_status tt_engine_open(tt_comm *comm, const tt_engine_options *o, tt_engine *e
     status = tt_agree(tt_comm_world(comm), "open-files", status);
     if (status == TT_OK) tt_comm_set_phase(comm, "load");
     if (status == TT_OK) status = tt_agree(tt_comm_world(comm), "load", build(comm, o, ops, e));
+    if (status == TT_OK && o->folder) status = tt_load_summarise(e->mesh, &e->load, &e->loaded);
     if (status != TT_OK) tt_engine_close(e);
     return status;
 }

@@ -21,6 +21,7 @@ typedef struct tt_engine_options {
     int threads;
     bool train, with_moments; /* allocate gradients, optimizer state */
     bool bare;                /* hold no unit yet: tt_engine_hold */
+    const tt_read_watch *watch; /* of the weights being read; NULL: nobody watches */
 } tt_engine_options;
 
 /* Fields are for reading; tests and certify reach into them. */
@@ -32,7 +33,8 @@ typedef struct tt_engine {
     tt_kernel *kernel;
     tt_shards *shards;
     tt_model model;
-    tt_load_report load;
+    tt_load_report load;      /* of this rank; zero when weights are random */
+    tt_load_summary loaded;   /* of all ranks */
 } tt_engine;
 
 /* tt_engine_check_mesh - tt_mesh_resolve for this model. Pure. TT_ECONFIG. */

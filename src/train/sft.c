@@ -143,7 +143,10 @@ static tt_status create_output(job *j)
 static tt_status open_model(job *j)
 {
     const tt_config *c = j->config;
+    tt_read_watch watch = {0};
+    if (j->hooks && tt_comm_rank(j->comm) == 0) watch = (tt_read_watch){.progress = j->hooks->loading, .user = j->hooks->user};
     tt_engine_options o = {
+        .watch = &watch,
         .folder = c->model_name_or_path,
         .mesh = tt_config_mesh_sizes(c),
         .resident = resident_type(c),
@@ -335,9 +338,12 @@ static void announce(const job *j)
 {
     const tt_mesh *m = j->engine.mesh;
     const tt_params *p = &j->engine.table.params;
-    tt_info("model: %s, %lld parameters (%lld active per token), loaded in %.1f s", j->engine.config.family,
+    char loaded[200];
+    tt_load_summary_text(&j->engine.loaded, loaded, sizeof loaded);
+    tt_info("model: %s, %lld parameters (%lld active per token) in %lld tensors", j->engine.config.family,
             (long long)tt_params_total(p), (long long)tt_params_active(p, j->engine.config.experts_per_token),
-            j->engine.load.seconds);
+            (long long)j->engine.source.folder.num_tensors);
+    tt_info("loaded: %s", loaded);
     tt_info("mesh: %d rank%s x %d thread%s, fsdp_size %d, ep_size %d; %s", m->world_size, m->world_size > 1 ? "s" : "",
             j->threads, j->threads > 1 ? "s" : "", m->fsdp_size, m->ep_size,
             compute_type(j->config) == TT_BF16 ? "bf16 products" : "fp32");

@@ -15,7 +15,7 @@
 #include "train/memory.h"
 #include "train/steps.h"
 
-/* Told after every step, on rank 0. */
+/* Told after every step, on rank 0 (as all hooks are). */
 typedef struct tt_progress {
     int64_t step, total;
     double epoch, loss, grad_norm, learning_rate;
@@ -33,6 +33,8 @@ typedef struct tt_sft_report {
 
 typedef struct tt_sft_hooks {
     void (*progress)(void *user, const tt_progress *p); /* may be NULL */
+    /* While weights are read, when that takes more than about two seconds: bytes of this rank. May be NULL. */
+    void (*loading)(void *user, int64_t done, int64_t total, double seconds);
     void *user;
 } tt_sft_hooks;
 

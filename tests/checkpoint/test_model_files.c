@@ -15,7 +15,7 @@ typedef struct job {
     int ep;
     tt_dtype resident;
     bool overwrite;
-    int64_t elements, bytes_read, bytes_written, total; /* over all ranks */
+    int64_t elements, bytes_read, bytes_written, total, carried; /* over all ranks */
 } job;
 
 static tt_status load_and_save(tt_comm *comm, void *arg)
@@ -34,6 +34,7 @@ static tt_status load_and_save(tt_comm *comm, void *arg)
     if (tt_comm_rank(comm) == 0 && status == TT_OK) {
         j->elements = sums[0], j->bytes_read = sums[1], j->bytes_written = sums[2];
         j->total = tt_params_total(&e.table.params);
+        j->carried = e.source.carried_bytes;
     }
     tt_engine_close(&e);
     return status;
@@ -63,26 +64,64 @@ static void same_tensors(const char *a, const char *b)
     tt_st_close(&y);
 }
 
+/* Headers and data, of every file of weights, and the index. */
+static void same_files(const char *a, const char *b)
+{
+    tt_st_folder f;
+    assert_ok(tt_st_open_folder(a, &f));
+    for (int i = 0; i < f.num_files; i++) {
+        char path[2][1400], *text[2];
+        size_t bytes[2];
+        for (int k = 0; k < 2; k++) {
+            assert_ok(tt_path_join(path[k], sizeof path[k], k ? b : a, f.file_names[i]));
+            assert_ok(tt_file_read_all(path[k], 1 << 24, &text[k], &bytes[k]));
+        }
+        if (bytes[0] != bytes[1] || memcmp(text[0], text[1], bytes[0]) != 0) fail_msg("%s is not %s", path[1], path[0]);
+        free(text[0]);
+        free(text[1]);
+    }
+    tt_st_close(&f);
+}
+
+/* Configurations say the same, key by key, also what tartan does not know. */
+static void same_config(const char *a, const char *b)
+{
+    char path[2][1400];
+    json_t *config[2];
+    for (int k = 0; k < 2; k++) {
+        assert_ok(tt_path_join(path[k], sizeof path[k], k ? b : a, "config.json"));
+        assert_ok(tt_json_load(path[k], 1 << 20, &config[k]));
+    }
+    if (!json_equal(config[0], config[1])) fail_msg("%s does not say what %s says", path[1], path[0]);
+    json_decref(config[0]);
+    json_decref(config[1]);
+}
+
 static void untrained_weights_are_byte_identical(void **state)
 {
     (void)state;
-    static const char *const models[] = {"O1", "O1-sharded", "O2", "Q1", "Q1-bf16", "Q1-f16", "Q1-mixed", "Q2",
-                                         "G1", "G2", "G2-sharded"};
+    static const char *const models[] = {"O1", "O1-sharded", "O1-fused", "O2", "Q1", "Q1-bf16", "Q1-f16",
+                                         "Q1-mixed", "Q2", "G1", "G1-mtp", "G2", "G2-sharded"};
+    static const char *const thorough[] = {"O1-sharded", "O1-fused", "Q1-mixed", "G1-mtp", "G2"};
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
-        for (int world = 1; world <= 4; world++)
+        for (int world = 1; world <= 5; world++)
             for (int ep = 1; ep <= world; ep++) {
                 char from[200], to[1200];
-                /* Every mesh for a sharded, a mixed and a grouped model; the corners for the others. */
-                bool all = !strcmp(models[i], "O1-sharded") || !strcmp(models[i], "Q1-mixed") || !strcmp(models[i], "G2");
+                /* Every mesh for a sharded, a fused, a mixed, a carrying and a grouped model; the corners for the others. */
+                bool all = false;
+                for (size_t k = 0; k < sizeof thorough / sizeof *thorough; k++) all |= !strcmp(models[i], thorough[k]);
                 if (world % ep || (!all && world != ep * ep)) continue;
                 snprintf(from, sizeof from, "tests/fixtures/%s/model", models[i]);
                 snprintf(to, sizeof to, "%s/out", test_folder("model-files"));
                 job j = {.from = from, .to = to, .ep = ep, .resident = TT_F32};
                 assert_ok(tt_comm_run_threads(world, load_and_save, &j));
                 same_tensors(from, to);
-                /* Every element once: read by one rank, written by one rank. */
+                same_files(from, to);
+                same_config(from, to);
+                /* Every element once: read by one rank, written by one rank; what is carried is copied once. */
                 assert_int_equal(j.elements, j.total);
-                assert_int_equal(j.bytes_read, j.bytes_written);
+                assert_int_equal(j.carried > 0, !strcmp(models[i], "G1-mtp"));
+                assert_int_equal(j.bytes_read + j.carried, j.bytes_written);
             }
 }
 
@@ -198,7 +237,11 @@ static void configurations_that_cannot_be_honoured(void **state)
         {"vocab_size", "9223372036854775807", "vocab_size"},
         {"vocab_size", "1e300", "vocab_size"},
         {"pad_token_id", "96", "pad_token_id 96"},
-        {"quantization_config", "{\"quant_method\":\"fp8\"}", "quantization_config"},
+        {"quantization_config", "{\"quant_method\":\"fp8\"}", "another weight_block_size"},
+        {"quantization_config", "{\"quant_method\":\"fp8\",\"weight_block_size\":[64,128]}", "another weight_block_size"},
+        {"quantization_config", "{\"quant_method\":\"fp8\",\"fmt\":\"e5m2\"}", "has fmt 'e5m2'"},
+        {"quantization_config", "{\"quant_method\":\"compressed-tensors\"}", "quant_method 'compressed-tensors'"},
+        {"quantization_config", "8", "quant_method '?'"},
         {"dtype", "\"int4\"", "dtype int4 is not supported"},
         {"dtype", "\"float8_e4m3fn\"", "dtype float8_e4m3fn is not supported"},
         {"dtype", "\"float64\"", "dtype float64 is not supported"},
@@ -218,6 +261,33 @@ static void configurations_that_cannot_be_honoured(void **state)
     change_config(folder, "vocab_size", NULL);
     job j = {.from = folder, .to = "build/never", .ep = 1, .resident = TT_F32};
     assert_error(tt_comm_run_threads(1, load_and_save, &j), TT_EFORMAT, "key 'vocab_size' is missing");
+}
+
+/* A key that no reader knows, with a value of every kind, is in the saved config.json; one that would no longer be true is
+ * not. */
+static void unknown_keys_are_kept(void **state)
+{
+    (void)state;
+    char to[1200], path[1300];
+    json_t *config;
+    const char *folder = altered_model("", "");
+    json_t *value = json_loads("{\"a\": [1, 2.5, null, \"\u00e9\"], \"b\": {\"c\": true}}", 0, NULL);
+    assert_non_null(value);
+    change_config(folder, "a_key_of_tomorrow", json_deep_copy(value));
+    snprintf(to, sizeof to, "%s/out", test_folder("model-files"));
+    job j = {.from = folder, .to = to, .ep = 1, .resident = TT_F32};
+    assert_ok(tt_comm_run_threads(2, load_and_save, &j));
+    same_config(folder, to);
+    change_config(folder, "quantization_config",
+                  json_loads("{\"quant_method\": \"fp8\", \"fmt\": \"e4m3\", \"weight_block_size\": [128, 128]}", 0, NULL));
+    snprintf(to, sizeof to, "%s/out", test_folder("model-files"));
+    assert_ok(tt_comm_run_threads(2, load_and_save, &j));
+    snprintf(path, sizeof path, "%s/config.json", to);
+    assert_ok(tt_json_load(path, 1 << 20, &config));
+    assert_null(json_object_get(config, "quantization_config"));
+    assert_true(json_equal(json_object_get(config, "a_key_of_tomorrow"), value));
+    json_decref(config);
+    json_decref(value);
 }
 
 /* Keys of the other families, and sizes whose products do not fit. Nothing but the configuration is read. */
@@ -323,6 +393,7 @@ int main(void)
         cmocka_unit_test(a_model_is_not_replaced_unasked),
         cmocka_unit_test(what_does_not_fit_is_named),
         cmocka_unit_test(configurations_that_cannot_be_honoured),
+        cmocka_unit_test(unknown_keys_are_kept),
         cmocka_unit_test(configurations_of_other_families),
         cmocka_unit_test(models_beyond_counting_are_refused),
         cmocka_unit_test(random_weights_do_not_depend_on_the_mesh),

@@ -327,8 +327,9 @@ int main(void)
         static const char *const variants[] = {"Q1-bf16", "Q1-f16", "Q1-mixed"};
         for (size_t i = 0; i < 3; i++)
             add("outputs", check_outputs, (fixture_run){.id = variants[i], .ops = tables[t], .world = 1, .ep = 1});
-        static const char *const sharded[][2] = {{"O1", "O1-sharded/model"}, {"G2", "G2-sharded/model"}};
-        for (size_t i = 0; i < 2; i++)
+        static const char *const sharded[][2] = {{"O1", "O1-sharded/model"}, {"G2", "G2-sharded/model"},
+                                                 {"O1", "O1-fused/model"}, {"G1", "G1-mtp/model"}};
+        for (size_t i = 0; i < sizeof sharded / sizeof *sharded; i++)
             for (int world = 1; world <= 2; world++)
                 add("gradients", check_gradients,
                     (fixture_run){.id = sharded[i][0], .model = sharded[i][1], .ops = tables[t], .world = world, .ep = world, .recompute = true});
