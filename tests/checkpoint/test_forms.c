@@ -88,12 +88,13 @@ static tt_status save_plainly(tt_engine *e, void *arg)
 /* Random weights of a model in a folder. */
 static void make_model(const trial_model *m, const char *folder)
 {
-    trial_run run = {.model = m, .mesh = {1, 1}};
+    trial_run run = {.model = m, .mesh = TRIAL_MESH(1, 1)};
     assert_ok(trial_on_mesh(&run, save_plainly, (void *)folder));
 }
 
 /* Loaded on all; saved, which waits for the disk, on every third. */
-static const trial_mesh meshes[] = {{1, 1}, {2, 1}, {2, 2}, {3, 1}, {3, 3}, {4, 2}, {4, 4}, {5, 1}, {5, 5}, {6, 3}};
+static const trial_mesh meshes[] = {TRIAL_MESH(1, 1), TRIAL_MESH(2, 1), TRIAL_MESH(2, 2), TRIAL_MESH(3, 1), TRIAL_MESH(3, 3),
+                                    TRIAL_MESH(4, 2), TRIAL_MESH(4, 4), TRIAL_MESH(5, 1), TRIAL_MESH(5, 5), TRIAL_MESH(6, 3)};
 enum { NUM_MESHES = sizeof meshes / sizeof *meshes };
 
 /* --- stacks ------------------------------------------------------------------------------------------------------ */
