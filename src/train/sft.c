@@ -126,6 +126,8 @@ static tt_status prepare(job *j)
 {
     const tt_config *c = j->config;
     TT_TRY(tt_sft_load_data(c, j->model.vocab_size, j->threads, &j->data));
+    TT_CHECK(tt_dataset_rows(j->data.rows) <= INT32_MAX, TT_EDATA, "'%s' has %lld rows; at most %d can be numbered",
+             c->dataset_name, (long long)tt_dataset_rows(j->data.rows), INT32_MAX);
     j->steps = (tt_steps){
         .rows = tt_dataset_rows(j->data.rows),
         .batch = c->per_device_train_batch_size,
@@ -206,15 +208,24 @@ static tt_status fill_micro(job *j, int64_t micro, tt_batch *b)
     int64_t n = tt_steps_rows(&j->steps, micro, j->engine.mesh->fsdp_rank, j->positions);
     tt_batch_clear(b);
     for (int64_t i = 0; i < n; i++) {
-        int64_t row = j->order[j->positions[i]];
+        int64_t place = j->order[j->positions[i]], row = j->data.shuffled ? j->data.shuffled[place] : place;
         tt_batch_row r = {0};
-        tt_dataset_row(j->data.rows, j->data.shuffled ? j->data.shuffled[row] : row, &r.ids, &r.labels, &r.length);
-        TT_TRY(tt_batch_add(b, &r, (int32_t)i, j->model.vocab_size));
+        tt_dataset_row(j->data.rows, row, &r.ids, &r.labels, &r.length);
+        /* Numbered by its place in the data set, which is the same everywhere and leads back to the file. */
+        TT_TRY(tt_batch_add(b, &r, (int32_t)row, j->model.vocab_size));
     }
     return TT_OK;
 }
 
-static tt_step_options step_options(const job *j, int64_t step, int64_t micro_steps)
+static void row_name(void *user, int32_t row, char *out, size_t size)
+{
+    const job *j = user;
+    int64_t index, line;
+    tt_dataset_source(j->data.rows, row, &index, &line);
+    snprintf(out, size, "row %lld (line %lld)", (long long)index, (long long)line);
+}
+
+static tt_step_options step_options(job *j, int64_t step, int64_t micro_steps)
 {
     const tt_config *c = j->config;
     return (tt_step_options){
@@ -230,6 +241,8 @@ static tt_step_options step_options(const job *j, int64_t step, int64_t micro_st
         .balance_scope = c->router_aux_loss_scope,
         .seed = (uint64_t)c->seed,
         .nonfinite = c->nonfinite,
+        .row_name = row_name,
+        .row_user = j,
     };
 }
 
@@ -297,8 +310,6 @@ static tt_status one_step(job *j, int64_t step, double start, int64_t *samples)
     tt_step_options o = step_options(j, step, span.count);
     tt_step_result r;
     TT_TRY(tt_train_step(&j->engine.model, j->micros, (int)span.count, &o, &r));
-    if (r.skipped) tt_warn("step %lld: loss %g, gradient norm %g: not finite, the update was skipped", (long long)step + 1,
-                           r.loss, r.grad_norm);
     tt_metrics_add(&j->metrics, &r, (int)span.count);
     tell(j, step + 1, &o, &r, began, start);
     if (step + 1 < j->steps.total) TT_TRY(look_for_stop(j, step + 1));
