@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "data/sampler.h"
+#include "train/hosts.h"
 #include "train/metrics.h"
 #include "train/schedule.h"
 #include "train/statistics.h"
@@ -22,6 +23,7 @@ typedef struct job {
     int threads;
     int64_t fsdp_size;
     tt_model_config model; /* read early, for checks */
+    tt_host_view view;
     tt_sft_data data;
     tt_steps steps;
     tt_schedule schedule;
@@ -151,6 +153,20 @@ static tt_status prepare(job *j)
     TT_CHECK(j->order && j->positions && j->micros, TT_ENOMEM, "out of memory for the order of %lld rows",
              (long long)j->steps.rows);
     return TT_OK;
+}
+
+/* Every rank has prepared the data for itself: the same on every host? */
+static tt_status check_data(job *j)
+{
+    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"};
+    enum { NAMES = sizeof names / sizeof *names };
+    char files[NAMES][4096];
+    const char *paths[NAMES + 2] = {tt_dataset_path(j->data.rows), j->config->chat_template_path};
+    for (int i = 0; i < NAMES; i++) {
+        TT_TRY(tt_path_join(files[i], sizeof files[i], j->config->model_name_or_path, names[i]));
+        paths[i + 2] = files[i];
+    }
+    return tt_hosts_check_data(j->comm, &j->view, tt_dataset_fingerprint(j->data.rows), paths, NAMES + 2);
 }
 
 /* output_dir with the resolved configuration and an empty metrics file. */
@@ -412,11 +428,15 @@ static void close_job(job *j)
 /* Up to the first step; stopped on the way, it leaves nothing in output_dir. */
 static tt_status set_up(job *j)
 {
+    const tt_config *c = j->config;
     tt_comm_set_phase(j->comm, "check");
+    j->view = (tt_host_view){.model = c->model_name_or_path, .data = c->dataset_name, .output = c->output_dir};
+    TT_TRY(tt_hosts_check(j->comm, &j->view));
     TT_TRY(end_phase(j, "check", check(j)));
     if (j->report->stopped) return TT_OK;
     tt_comm_set_phase(j->comm, "prepare");
     TT_TRY(end_phase(j, "prepare", prepare(j)));
+    TT_TRY(check_data(j));
     if (j->report->stopped) return TT_OK;
     j->report->resident_before = resident_bytes();
     TT_TRY(end_phase(j, "statistics", open_model(j)));
