@@ -10,6 +10,9 @@
  * Every function is collective over the comm's world: all ranks call it, in the same order, with the same options; only the
  * rows differ. A failure that is found before weights move is the same on all ranks; after a failure inside a step, save or
  * open that names another rank, the comm is good for tt_comm_abort and tt_comm_destroy only. examples/ has programs.
+ *
+ * A program that may be told to stop, by a signal or a clock, has ranks agree behind a step: 1 on any of them, passed to
+ * tt_allreduce_max_i64(tt_comm_world(comm), "stop", &stop, 1), is 1 on all.
  */
 #ifndef TARTAN_TRAINER_H
 #define TARTAN_TRAINER_H

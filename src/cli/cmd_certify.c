@@ -3,6 +3,7 @@
 #include "base/json.h"
 #include "cli/options.h"
 #include "train/certify.h"
+#include "train/hosts.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -98,6 +99,7 @@ static tt_status certify(tt_comm *comm, tt_certify_options *o, const char *batch
     tt_batch_file rows = {0};
     tt_certify_report report;
     int world = tt_comm_size(comm), tp = o->mesh.tp_size > 0 && o->mesh.tp_size < world ? (int)o->mesh.tp_size : 1;
+    TT_TRY(tt_hosts_check(comm, &(tt_host_view){.model = o->model, .output = o->save_outputs}));
     tt_status status = check_output(o->save_outputs, o->model);
     if (status == TT_OK) status = read_rows(batch, o->model, world / tp, &rows);
     status = tt_agree(tt_comm_world(comm), "certify-batch", status);

@@ -1,6 +1,7 @@
 /* cmd_sft.c - tartan sft CONFIG.yaml [--key value ...]: supervised fine-tuning. */
 #include "base/log.h"
 #include "cli/options.h"
+#include "cli/stop.h"
 #include "train/sft.h"
 
 #include <stdio.h>
@@ -10,6 +11,7 @@
 
 typedef struct bar {
     bool terminal;
+    bool open; /* a line that is written over stands there */
     int64_t last_percent;
 } bar;
 
@@ -30,21 +32,34 @@ static void show(void *user, const tt_progress *p)
     if (!b->terminal && percent == b->last_percent && !last && p->step > 1) return;
     b->last_percent = percent;
     duration(left, sizeof left, p->seconds_left);
+    b->open = b->terminal && !last;
     fprintf(stderr, "%sstep %lld/%lld  epoch %.2f  loss %.4f  norm %.3f  lr %.3g  %.0f tokens/s  %s left%s",
             b->terminal ? "\r\033[K" : "", (long long)p->step, (long long)p->total, p->epoch, p->loss, p->grad_norm,
-            p->learning_rate, p->tokens_per_second, left, !b->terminal || last ? "\n" : "");
+            p->learning_rate, p->tokens_per_second, left, b->open ? "" : "\n");
     fflush(stderr);
 }
 
 static void show_loading(void *user, int64_t done, int64_t total, double seconds)
 {
-    const bar *b = user;
+    bar *b = user;
     char left[32];
     duration(left, sizeof left, seconds * (double)(total - done) / (double)done);
+    b->open = b->terminal && done < total;
     fprintf(stderr, "%sloading  %.2f of %.2f GB on rank 0  %.2f GB/s  %s left%s", b->terminal ? "\r\033[K" : "",
             1e-9 * (double)done, 1e-9 * (double)total, 1e-9 * (double)done / seconds, left,
-            !b->terminal || done == total ? "\n" : "");
+            b->open ? "" : "\n");
     fflush(stderr);
+}
+
+/* How a run ended that was asked to. */
+static void print_stop(const tt_sft_report *r, const char *output)
+{
+    const char *name = tt_stop_name(r->stopped);
+    if (r->steps > 0)
+        fprintf(stderr, "stopped by %s after step %lld of %lld; saved in %s\n", name, (long long)r->steps,
+                (long long)r->total, output);
+    else
+        fprintf(stderr, "stopped by %s before the first step; nothing was saved\n", name);
 }
 
 static void print_report(const tt_sft_report *r, const char *output)
@@ -58,7 +73,7 @@ static void print_report(const tt_sft_report *r, const char *output)
     fprintf(stderr, ", sum %.1f; measured %.1f above the %.1f before the model was opened\n",
             (double)r->planned.total / 1048576, (double)(r->measured - r->resident_before) / 1048576,
             (double)r->resident_before / 1048576);
-    fprintf(stderr, "saved in %s\n", output);
+    if (!r->stopped) fprintf(stderr, "saved in %s\n", output);
 }
 
 static tt_status configure(int argc, char **argv, tt_config *c)
@@ -94,11 +109,16 @@ static tt_status run(tt_comm *comm, const tt_command *self, int argc, char **arg
     (void)self;
     for (int i = 0; i < argc; i++)
         if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) return print_help(comm);
+    tt_stop_catch();
     tt_status status = tt_agree(tt_comm_world(comm), "configuration", configure(argc, argv, &config));
-    tt_sft_hooks hooks = {.progress = show, .loading = show_loading, .user = &b};
-    if (status == TT_OK && config.disable_tqdm == TT_FLAG_TRUE) hooks = (tt_sft_hooks){0};
+    tt_sft_hooks hooks = {.progress = show, .loading = show_loading, .stop = tt_stop_asked, .user = &b};
+    if (status == TT_OK && config.disable_tqdm == TT_FLAG_TRUE) hooks.progress = NULL, hooks.loading = NULL;
     if (status == TT_OK) status = tt_sft(comm, &config, &hooks, &report);
-    if (status == TT_OK && tt_comm_rank(comm) == 0) print_report(&report, config.output_dir);
+    if (b.open) fputc('\n', stderr);
+    if (status == TT_OK && tt_comm_rank(comm) == 0) {
+        if (report.steps > 0) print_report(&report, config.output_dir);
+        if (report.stopped) print_stop(&report, config.output_dir);
+    }
     tt_config_free(&config);
     return status;
 }

@@ -326,6 +326,11 @@ int64_t tt_dataset_rows(const tt_dataset *d)
     return d->rows.count;
 }
 
+const char *tt_dataset_path(const tt_dataset *d)
+{
+    return d->path;
+}
+
 void tt_dataset_row(const tt_dataset *d, int64_t i, const int32_t **ids, const int32_t **labels, int64_t *count)
 {
     TT_ASSERT(i >= 0 && i < d->rows.count);

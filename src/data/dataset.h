@@ -46,6 +46,8 @@ tt_status tt_dataset_load(const char *path, const tt_prepare *options, tt_datase
 void tt_dataset_destroy(tt_dataset **d);
 
 int64_t tt_dataset_rows(const tt_dataset *d);
+/* The file that was read. Borrowed. */
+const char *tt_dataset_path(const tt_dataset *d);
 
 /* tt_dataset_row - row i, 0 <= i < tt_dataset_rows. Borrowed. */
 void tt_dataset_row(const tt_dataset *d, int64_t i, const int32_t **ids, const int32_t **labels, int64_t *count);

@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "data/sampler.h"
+#include "train/hosts.h"
 #include "train/metrics.h"
 #include "train/schedule.h"
 #include "train/statistics.h"
@@ -22,6 +23,7 @@ typedef struct job {
     int threads;
     int64_t fsdp_size;
     tt_model_config model; /* read early, for checks */
+    tt_host_view view;
     tt_sft_data data;
     tt_steps steps;
     tt_schedule schedule;
@@ -32,11 +34,34 @@ typedef struct job {
     int64_t *positions;    /* [batch] */
     tt_batch *micros;      /* [num_micros] of the longest step */
     int64_t num_micros;
+    int64_t last_step;     /* the run ends behind it: steps.total, unless it is stopped */
     tt_metrics metrics;
     tt_statistics statistics;
     int64_t most_tokens;   /* of this rank's micro-steps so far, -1 before the first */
     tt_sft_report *report;
 } job;
+
+/* --- stopping early ------------------------------------------------------------------------------------------------ */
+
+/* One rank that was told to stop stops all, behind the same step. The exchange is its own and not part of the step's sums:
+ * a step knows nothing of the run that it belongs to, the question comes before training too, and 8 bytes to each rank are
+ * nothing beside the dozens of exchanges of a step. */
+static tt_status look_for_stop(job *j, int64_t done)
+{
+    int64_t stop = j->hooks && j->hooks->stop ? j->hooks->stop(j->hooks->user) : 0;
+    TT_TRY(tt_allreduce_max_i64(tt_comm_world(j->comm), "stop", &stop, 1));
+    if (stop == 0) return TT_OK;
+    j->report->stopped = (int)stop;
+    j->last_step = done;
+    return TT_OK;
+}
+
+/* The end of a phase before training. */
+static tt_status end_phase(job *j, const char *name, tt_status status)
+{
+    TT_TRY(tt_agree(tt_comm_world(j->comm), name, status));
+    return look_for_stop(j, 0);
+}
 
 /* --- check: before anything is read at length -------------------------------------------------------------------- */
 
@@ -103,6 +128,8 @@ static tt_status prepare(job *j)
 {
     const tt_config *c = j->config;
     TT_TRY(tt_sft_load_data(c, j->model.vocab_size, j->threads, &j->data));
+    TT_CHECK(tt_dataset_rows(j->data.rows) <= INT32_MAX, TT_EDATA, "'%s' has %lld rows; at most %d can be numbered",
+             c->dataset_name, (long long)tt_dataset_rows(j->data.rows), INT32_MAX);
     j->steps = (tt_steps){
         .rows = tt_dataset_rows(j->data.rows),
         .batch = c->per_device_train_batch_size,
@@ -117,6 +144,7 @@ static tt_status prepare(job *j)
     int64_t warmup = tt_schedule_warmup(c->warmup_steps, j->steps.total);
     TT_TRY(tt_schedule_init(&j->schedule, c->lr_scheduler_type, c->lr_scheduler_kwargs, c->learning_rate, j->steps.total,
                             warmup));
+    j->last_step = j->report->total = j->steps.total;
     j->order_epoch = j->most_tokens = -1;
     j->order = malloc((size_t)j->steps.rows * sizeof *j->order);
     j->positions = malloc((size_t)j->steps.batch * sizeof *j->positions);
@@ -125,6 +153,20 @@ static tt_status prepare(job *j)
     TT_CHECK(j->order && j->positions && j->micros, TT_ENOMEM, "out of memory for the order of %lld rows",
              (long long)j->steps.rows);
     return TT_OK;
+}
+
+/* Every rank has prepared the data for itself: the same on every host? */
+static tt_status check_data(job *j)
+{
+    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"};
+    enum { NAMES = sizeof names / sizeof *names };
+    char files[NAMES][4096];
+    const char *paths[NAMES + 2] = {tt_dataset_path(j->data.rows), j->config->chat_template_path};
+    for (int i = 0; i < NAMES; i++) {
+        TT_TRY(tt_path_join(files[i], sizeof files[i], j->config->model_name_or_path, names[i]));
+        paths[i + 2] = files[i];
+    }
+    return tt_hosts_check_data(j->comm, &j->view, tt_dataset_fingerprint(j->data.rows), paths, NAMES + 2);
 }
 
 /* output_dir with the resolved configuration and an empty metrics file. */
@@ -158,7 +200,7 @@ static tt_status open_model(job *j)
     };
     TT_TRY(tt_engine_open(j->comm, &o, &j->engine));
     j->engine.model.recompute = c->gradient_checkpointing;
-    return tt_agree(tt_comm_world(j->comm), "statistics", tt_statistics_begin(&j->statistics, &j->engine.model));
+    return tt_statistics_begin(&j->statistics, &j->engine.model);
 }
 
 /* --- train ------------------------------------------------------------------------------------------------------- */
@@ -182,15 +224,24 @@ static tt_status fill_micro(job *j, int64_t micro, tt_batch *b)
     int64_t n = tt_steps_rows(&j->steps, micro, j->engine.mesh->fsdp_rank, j->positions);
     tt_batch_clear(b);
     for (int64_t i = 0; i < n; i++) {
-        int64_t row = j->order[j->positions[i]];
+        int64_t place = j->order[j->positions[i]], row = j->data.shuffled ? j->data.shuffled[place] : place;
         tt_batch_row r = {0};
-        tt_dataset_row(j->data.rows, j->data.shuffled ? j->data.shuffled[row] : row, &r.ids, &r.labels, &r.length);
-        TT_TRY(tt_batch_add(b, &r, (int32_t)i, j->model.vocab_size));
+        tt_dataset_row(j->data.rows, row, &r.ids, &r.labels, &r.length);
+        /* Numbered by its place in the data set, which is the same everywhere and leads back to the file. */
+        TT_TRY(tt_batch_add(b, &r, (int32_t)row, j->model.vocab_size));
     }
     return TT_OK;
 }
 
-static tt_step_options step_options(const job *j, int64_t step, int64_t micro_steps)
+static void row_name(void *user, int32_t row, char *out, size_t size)
+{
+    const job *j = user;
+    int64_t index, line;
+    tt_dataset_source(j->data.rows, row, &index, &line);
+    snprintf(out, size, "row %lld (line %lld)", (long long)index, (long long)line);
+}
+
+static tt_step_options step_options(job *j, int64_t step, int64_t micro_steps)
 {
     const tt_config *c = j->config;
     return (tt_step_options){
@@ -206,6 +257,8 @@ static tt_step_options step_options(const job *j, int64_t step, int64_t micro_st
         .balance_scope = c->router_aux_loss_scope,
         .seed = (uint64_t)c->seed,
         .nonfinite = c->nonfinite,
+        .row_name = row_name,
+        .row_user = j,
     };
 }
 
@@ -215,7 +268,7 @@ static bool logs_after(const job *j, int64_t done, const tt_step_span *span)
     if (c->logging_strategy == TT_INTERVAL_NO) return false;
     if (c->logging_first_step && done == 1) return true;
     if (c->logging_strategy == TT_INTERVAL_EPOCH)
-        return span->first + span->count == j->steps.micro_batches || done == j->steps.total;
+        return span->first + span->count == j->steps.micro_batches || done == j->last_step;
     return done % tt_steps_interval(c->logging_steps, j->steps.total) == 0;
 }
 
@@ -273,10 +326,9 @@ static tt_status one_step(job *j, int64_t step, double start, int64_t *samples)
     tt_step_options o = step_options(j, step, span.count);
     tt_step_result r;
     TT_TRY(tt_train_step(&j->engine.model, j->micros, (int)span.count, &o, &r));
-    if (r.skipped) tt_warn("step %lld: loss %g, gradient norm %g: not finite, the update was skipped", (long long)step + 1,
-                           r.loss, r.grad_norm);
     tt_metrics_add(&j->metrics, &r, (int)span.count);
     tell(j, step + 1, &o, &r, began, start);
+    if (step + 1 < j->steps.total) TT_TRY(look_for_stop(j, step + 1));
     if (!logs_after(j, step + 1, &span)) return TT_OK;
     json_t *extra = json_object();
     status = tt_statistics_record(&j->statistics, extra);
@@ -290,14 +342,14 @@ static tt_status train(job *j)
 {
     double start = tt_seconds();
     int64_t samples = 0;
-    for (int64_t step = 0; step < j->steps.total; step++) TT_TRY(one_step(j, step, start, &samples));
+    for (int64_t step = 0; step < j->last_step; step++) TT_TRY(one_step(j, step, start, &samples));
     double seconds = tt_seconds() - start;
     TT_TRY(tt_allreduce_i64(j->engine.mesh->world, "samples", &samples, 1));
-    j->report->steps = j->steps.total;
+    j->report->steps = j->last_step;
     j->report->tokens = j->metrics.total_tokens;
     j->report->seconds = seconds;
     j->report->train_loss = j->metrics.total_loss / (double)j->metrics.total_steps;
-    return tt_metrics_final(&j->metrics, j->steps.total, tt_steps_epoch(&j->steps, j->steps.total), seconds, samples);
+    return tt_metrics_final(&j->metrics, j->last_step, tt_steps_epoch(&j->steps, j->last_step), seconds, samples);
 }
 
 /* --- save -------------------------------------------------------------------------------------------------------- */
@@ -313,6 +365,12 @@ static tt_status save(job *j)
         .overwrite = c->overwrite_output_dir,
     };
     return tt_save_model(c->output_dir, j->engine.shards, &o, &saved);
+}
+
+/* What a run leaves that was stopped behind a step: the model as it is then. */
+static tt_status end_early(job *j)
+{
+    return save(j);
 }
 
 /* --- together ---------------------------------------------------------------------------------------------------- */
@@ -367,25 +425,36 @@ static void close_job(job *j)
     tt_model_config_free(&j->model);
 }
 
+/* Up to the first step; stopped on the way, it leaves nothing in output_dir. */
+static tt_status set_up(job *j)
+{
+    const tt_config *c = j->config;
+    tt_comm_set_phase(j->comm, "check");
+    j->view = (tt_host_view){.model = c->model_name_or_path, .data = c->dataset_name, .output = c->output_dir};
+    TT_TRY(tt_hosts_check(j->comm, &j->view));
+    TT_TRY(end_phase(j, "check", check(j)));
+    if (j->report->stopped) return TT_OK;
+    tt_comm_set_phase(j->comm, "prepare");
+    TT_TRY(end_phase(j, "prepare", prepare(j)));
+    TT_TRY(check_data(j));
+    if (j->report->stopped) return TT_OK;
+    j->report->resident_before = resident_bytes();
+    TT_TRY(end_phase(j, "statistics", open_model(j)));
+    if (j->report->stopped) return TT_OK;
+    TT_TRY(tt_agree(tt_comm_world(j->comm), "output", create_output(j)));
+    announce(j);
+    return TT_OK;
+}
+
 tt_status tt_sft(tt_comm *comm, const tt_config *config, const tt_sft_hooks *hooks, tt_sft_report *report)
 {
     *report = (tt_sft_report){0};
     job j = {.comm = comm, .config = config, .hooks = hooks, .report = report};
-    tt_group *world = tt_comm_world(comm);
     tt_comm_set_timeout(comm, (double)config->ddp_timeout);
-    tt_comm_set_phase(comm, "check");
     j.threads = tt_comm_threads_per_rank(comm, (int)config->threads);
-    tt_status status = tt_agree(world, "check", check(&j));
-    if (status == TT_OK) tt_comm_set_phase(comm, "prepare");
-    if (status == TT_OK) status = tt_agree(world, "prepare", prepare(&j));
-    report->resident_before = resident_bytes();
-    if (status == TT_OK) status = open_model(&j);
-    if (status == TT_OK) status = tt_agree(world, "output", create_output(&j));
-    if (status == TT_OK) {
-        announce(&j);
-        status = train(&j);
-    }
-    if (status == TT_OK) status = save(&j);
+    tt_status status = set_up(&j);
+    if (status == TT_OK && j.last_step > 0) status = train(&j);
+    if (status == TT_OK && j.last_step > 0) status = report->stopped ? end_early(&j) : save(&j);
     report->measured = peak_bytes();
     close_job(&j);
     return status;

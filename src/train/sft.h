@@ -5,6 +5,10 @@
  *   open       weights into shards
  *   train      steps; a record in metrics.jsonl at logging steps
  *   save       the final model in output_dir, in the source's names, types and files
+ *
+ * A run can be asked to end early (tt_sft_hooks.stop). Ranks agree on it at the end of each phase before training, which
+ * then leaves nothing behind, and after each step, which is then the last: records and model are those of a run that ends
+ * there.
  */
 #ifndef TT_TRAIN_SFT_H
 #define TT_TRAIN_SFT_H
@@ -24,7 +28,9 @@ typedef struct tt_progress {
 } tt_progress;
 
 typedef struct tt_sft_report {
-    int64_t steps, tokens;
+    int64_t steps, total;       /* done, and those of the whole run; 0, 0: stopped before they were counted */
+    int stopped;                /* what the stop hook answered, the largest of all ranks; 0: the run is complete */
+    int64_t tokens;
     double seconds, train_loss; /* mean of the steps' losses */
     tt_memory planned;          /* for the largest micro-step of this rank */
     int64_t measured;           /* peak resident bytes of this process */
@@ -35,6 +41,9 @@ typedef struct tt_sft_hooks {
     void (*progress)(void *user, const tt_progress *p); /* may be NULL */
     /* While weights are read, when that takes more than about two seconds: bytes of this rank. May be NULL. */
     void (*loading)(void *user, int64_t done, int64_t total, double seconds);
+    /* Asked on every rank: not 0, on any of them, ends the run early on all. The number is the caller's, such as that of a
+     * signal. May be NULL. */
+    int (*stop)(void *user);
     void *user;
 } tt_sft_hooks;
 

@@ -2,6 +2,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/rng.h"
+#include "train/nonfinite.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -79,7 +80,7 @@ void tt_update(tt_model *m, const tt_step_options *o, double clip)
 enum { NLL, ENTROPY, TARGETS, CORRECT, TOKENS, NUM_SUMS };
 
 static tt_status micro_step(tt_model *m, const tt_batch *b, const tt_step_options *o, int64_t targets, double *sums,
-                            double *balance)
+                            double *nll, double *balance)
 {
     tt_micro micro = {
         .batch = b,
@@ -90,6 +91,7 @@ static tt_status micro_step(tt_model *m, const tt_batch *b, const tt_step_option
     };
     tt_micro_result r;
     TT_TRY(tt_model_micro_step(m, &micro, &r));
+    *nll = r.sums.nll;
     *balance = r.balance_loss;
     if (!counts_here(m->mesh)) return TT_OK;
     sums[NLL] = r.sums.nll;
@@ -117,53 +119,33 @@ static void summarise(const double *sums, const double *balance, int num, int64_
     if (targets > 0) r->loss += r->nll / (double)targets;
 }
 
-/* --- numbers that are not ------------------------------------------------------------------------------------ */
-
-/* All ranks return the same error, which names the first rank that owns a bad gradient and the tensor. */
-static tt_status report_nonfinite(tt_model *m, const tt_step_options *o, const tt_step_result *r)
-{
-    int64_t num;
-    tt_status status = TT_OK;
-    const tt_piece *pieces = tt_shards_pieces(m->shards, &num);
-    for (int64_t i = 0; i < num && status == TT_OK; i++) {
-        if (!trained(m, &pieces[i])) continue;
-        tt_mat g = tt_shards_view(m->shards, &pieces[i], TT_PART_GRADIENT);
-        if (!isfinite(m->kernel->ops->sum_squares(m->kernel, g)))
-            status = tt_error_set(TT_ENONFINITE,
-                                  "step %lld: loss %g, gradient norm %g; first bad gradient: '%s'. Nothing was updated. "
-                                  "Lower learning_rate, look at the data of this step, or set nonfinite: skip",
-                                  (long long)o->step, r->loss, r->grad_norm,
-                                  tt_shards_params(m->shards)->at[pieces[i].param].name);
-    }
-    TT_TRY(tt_agree(m->mesh->world, "nonfinite", status));
-    status = tt_error_set(TT_ENONFINITE, "step %lld: loss %g with finite gradients (norm %g)", (long long)o->step, r->loss,
-                          r->grad_norm);
-    return tt_agree(m->mesh->world, "nonfinite", status);
-}
+/* --- the step ------------------------------------------------------------------------------------------------ */
 
 tt_status tt_train_step(tt_model *m, const tt_batch *micros, int num, const tt_step_options *o,
                         tt_step_result *result)
 {
     int64_t targets;
-    double *sums, *balance;
+    double *sums, *balance, *nll; /* nll: of this rank alone */
     tt_arena_mark mark = tt_arena_save(m->keep);
     TT_TRY(tt_arena_grant_zero(m->keep, num * NUM_SUMS, sizeof *sums, (void **)&sums));
     TT_TRY(tt_arena_grant_zero(m->keep, num, sizeof *balance, (void **)&balance));
+    TT_TRY(tt_arena_grant_zero(m->keep, num, sizeof *nll, (void **)&nll));
     tt_comm_set_step(m->mesh->comm, o->step);
     TT_TRY(tt_count_targets(m->mesh, micros, num, &targets));
     if (targets == 0) tt_warn("step %lld: no token of its rows is trained; only weight decay and momentum act",
                               (long long)o->step);
     tt_shards_zero_gradients(m->shards, m->kernel);
-    for (int i = 0; i < num; i++) TT_TRY(micro_step(m, &micros[i], o, targets, sums + i * NUM_SUMS, &balance[i]));
+    for (int i = 0; i < num; i++)
+        TT_TRY(micro_step(m, &micros[i], o, targets, sums + i * NUM_SUMS, &nll[i], &balance[i]));
     tt_comm_set_phase(m->mesh->comm, "step");
     TT_TRY(tt_allreduce_f64(m->mesh->world, "step-statistics", sums, num * NUM_SUMS));
     summarise(sums, balance, num, targets, o->balance, result);
-    tt_arena_restore(m->keep, mark);
     TT_TRY(tt_gradient_norm(m, &result->grad_norm));
-    if (!isfinite(result->loss) || !isfinite(result->grad_norm)) {
-        result->skipped = o->nonfinite == TT_NONFINITE_SKIP;
-        return result->skipped ? TT_OK : report_nonfinite(m, o, result);
-    }
-    tt_update(m, o, tt_clip_factor(o->max_grad_norm, result->grad_norm));
+    /* Both are sums over all ranks with the same bits on each, so all decide alike. */
+    bool finite = isfinite(result->loss) && isfinite(result->grad_norm);
+    if (!finite) TT_TRY(tt_nonfinite_report(m, micros, nll, num, o, result));
+    tt_arena_restore(m->keep, mark);
+    result->skipped = !finite;
+    if (finite) tt_update(m, o, tt_clip_factor(o->max_grad_norm, result->grad_norm));
     return TT_OK;
 }

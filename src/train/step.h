@@ -21,6 +21,9 @@ typedef struct tt_step_options {
     tt_balance_scope balance_scope;
     uint64_t seed;        /* stochastic rounding of bf16 weights */
     tt_nonfinite nonfinite;
+    /* What a message calls the row that tt_batch_add was given as number `row`, the same on every rank. NULL: its number. */
+    void (*row_name)(void *user, int32_t row, char *out, size_t size);
+    void *row_user;
 } tt_step_options;
 
 typedef struct tt_step_result {
@@ -36,8 +39,8 @@ typedef struct tt_step_result {
 } tt_step_result;
 
 /* tt_train_step - micros[num] are this rank's batches, the same number on every rank; some may be empty.
- * A loss or norm that is not finite: TT_ENONFINITE naming step, rank and first bad tensor, nothing updated
- * (TT_NONFINITE_SKIP: reported in result->skipped instead). Collective over the mesh. */
+ * A loss or norm that is not finite: nothing is updated, and TT_ENONFINITE names step, rows and first bad tensor
+ * (TT_NONFINITE_SKIP: a warning does, and result->skipped is set). train/nonfinite.h. Collective over the mesh. */
 tt_status tt_train_step(tt_model *m, const tt_batch *micros, int num, const tt_step_options *o,
                         tt_step_result *result);
 

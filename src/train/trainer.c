@@ -1,6 +1,7 @@
 /* trainer.c - the public face of the engine (tartan/trainer.h). */
 #include "tartan/trainer.h"
 #include "train/engine.h"
+#include "train/hosts.h"
 
 #include <stdlib.h>
 
@@ -16,6 +17,7 @@ tt_status tt_trainer_open(tt_comm *comm, const tt_trainer_options *options, tt_t
 {
     *out = NULL;
     TT_CHECK(options->model, TT_ECONFIG, "tt_trainer_options.model is NULL; it names the model's folder");
+    TT_TRY(tt_hosts_check(comm, &(tt_host_view){.model = options->model}));
     tt_trainer *t = calloc(1, sizeof *t);
     TT_CHECK(t, TT_ENOMEM, "out of memory");
     t->options = *options;
