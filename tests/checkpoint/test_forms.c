@@ -357,7 +357,7 @@ static void what_does_not_fit_is_named(void **state)
     make_model(&wide, source);
     for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
         variant *v = malloc(2 * sizeof *v);
-        trial_run run = {.model = &wide, .mesh = {2, 1}, .folder = folder};
+        trial_run run = {.model = &wide, .mesh = TRIAL_MESH(2, 1), .folder = folder};
         variant_read(source, v);
         memset(&v[1], 0, sizeof v[1]);
         if (refusals[i].form == 's') variant_stack(v);
