@@ -135,6 +135,7 @@ static tt_status run(tt_comm *comm, const tt_command *self, int argc, char **arg
         {"batch", TT_OPTION_TEXT, &batch, "JSON file with input_ids, attention_mask, labels, position_ids"},
         {"save_outputs", TT_OPTION_TEXT, &o.save_outputs, "write loss, logits and gradients to this .safetensors file"},
         {"by_layer", TT_OPTION_FLAG, &o.by_layer, "one layer of the reference at a time, also where the whole fits"},
+        {"overwrite", TT_OPTION_FLAG, &o.overwrite, "--save_outputs may replace a file"},
         {"threads", TT_OPTION_INT, &threads, "threads per rank (default: cpus of the host / ranks on it)"},
     };
     TT_TRY(tt_options_parse(comm, self, options, sizeof options / sizeof *options, argc, argv, &o.model, &help));

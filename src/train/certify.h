@@ -29,6 +29,7 @@ typedef struct tt_certify_options {
     const char *save_outputs; /* FILE.safetensors for loss, logits and gradients of the mesh run; NULL: none */
     bool by_layer;            /* also where the whole reference fits */
     int64_t memory;           /* bytes that weights and gradients of the references may take; 0: what is free */
+    bool overwrite;           /* save_outputs may replace a file */
 } tt_certify_options;
 
 typedef struct tt_certify_row {

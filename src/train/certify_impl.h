@@ -91,6 +91,6 @@ tt_status tt_certify_by_layer(const tt_certify_options *o, tt_certify_run *mesh_
 /* --- outputs: certify_save.c ------------------------------------------------------------------------------------------- */
 
 /* tt_certify_save - loss, logits [B,S,V] and gradients of the mesh run into one file. Collective. */
-tt_status tt_certify_save(const char *path, const tt_certify_run *mesh_run, const tt_batch_file *rows);
+tt_status tt_certify_save(const char *path, bool overwrite, const tt_certify_run *mesh_run, const tt_batch_file *rows);
 
 #endif
