@@ -293,9 +293,13 @@ static bool someone_moves(const tt_comm *comm)
     return false;
 }
 
-static bool is_overdue(const tt_comm *comm, double waited)
+/* *since: when the wait began, or a rank was last seen to move bytes. */
+static bool is_overdue(const tt_comm *comm, double time, double *since)
 {
-    return !comm->watchdog && comm->timeout > 0 && waited > comm->timeout && !someone_moves(comm);
+    if (comm->watchdog || comm->timeout <= 0 || time - *since <= comm->timeout) return false;
+    if (!someone_moves(comm)) return true;
+    *since = time;
+    return false;
 }
 
 static tt_status wait_all(tt_request *q)
@@ -311,7 +315,7 @@ static tt_status wait_all(tt_request *q)
         if (moved || tests == 0) tests = 0, idle_since = time;
         if (tests < FEW_TESTS) continue;
         TT_TRY(check_peers(q));
-        if (is_overdue(comm, time - start)) return expired(q);
+        if (is_overdue(comm, time, &start)) return expired(q);
         pause_after(comm, time - idle_since);
     }
 }

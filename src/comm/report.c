@@ -91,19 +91,18 @@ double tt_report_stall_limit(const tt_rank_report *r)
     return fmin(limit, timeout);
 }
 
-int tt_report_find_overdue(const tt_rank_report *ranks, const double *stalled, int size, bool *transfer)
+int tt_report_find_overdue(const tt_rank_report *ranks, const double *stalled, int size, double quiet, bool *transfer)
 {
-    bool moves = false;
     *transfer = true;
     for (int r = 0; r < size; r++) {
-        if (!ranks[r].known || !ranks[r].record.moving) continue;
-        double limit = tt_report_stall_limit(&ranks[r]);
+        double limit = ranks[r].known && ranks[r].record.moving ? tt_report_stall_limit(&ranks[r]) : 0;
         if (limit > 0 && stalled[r] > limit) return r;
-        moves = true;
     }
     *transfer = false;
-    for (int r = 0; r < size && !moves; r++)
-        if (ranks[r].known && ranks[r].record.timeout > 0 && tt_report_waited(&ranks[r]) > ranks[r].record.timeout) return r;
+    for (int r = 0; r < size; r++) {
+        double timeout = ranks[r].known ? ranks[r].record.timeout : 0;
+        if (timeout > 0 && quiet > timeout && tt_report_waited(&ranks[r]) > timeout) return r;
+    }
     return -1;
 }
 

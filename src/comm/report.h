@@ -31,8 +31,8 @@ double tt_report_stall_limit(const tt_rank_report *r);
 
 /* What is over its deadline: a transfer in which nothing moves, or an operation that a rank waits in for longer than its
  * timeout while no rank moves bytes (loading and saving others wait for). -1: nothing. stalled[r]: seconds since the
- * transfer of rank r last moved. *transfer: it is the transfer. */
-int tt_report_find_overdue(const tt_rank_report *ranks, const double *stalled, int size, bool *transfer);
+ * transfer of rank r last moved; quiet: seconds since any rank was in a transfer. *transfer: it is the transfer. */
+int tt_report_find_overdue(const tt_rank_report *ranks, const double *stalled, int size, double quiet, bool *transfer);
 
 /* The texts, of lines without "tartan: " in front. Each names operation, phase, step, the ranks that have arrived, those
  * that have not and what these were last doing. Return the length. */

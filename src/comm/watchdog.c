@@ -56,6 +56,7 @@ struct tt_watchdog {
     tt_wire *up[NUM_COLLECTORS]; /* to the collectors; NULL: is this rank, or there is none */
     tt_wire **members;           /* connections to us */
     int num_members;
+    double moved_at;      /* when a rank was last seen to move bytes of files */
     double overdue_since; /* something is, and has not been reported; 0: nothing is */
     double lost_since;
     double gave_up;       /* when a failing rank reports for itself; 0: does not fail */
@@ -292,8 +293,9 @@ static void judge_overdue(tt_watchdog *w)
         /* Of what ranks out of sight do we judge nothing: they may have gone on. */
         if (ranks[r].state == TT_RANK_SILENT) ranks[r].record.waiting = ranks[r].record.moving = false;
         stalled[r] = now - w->peers[r].moved_at;
+        if (ranks[r].known && ranks[r].record.moving) w->moved_at = now;
     }
-    if (ranks && stalled) who = tt_report_find_overdue(ranks, stalled, w->size, &transfer);
+    if (ranks && stalled) who = tt_report_find_overdue(ranks, stalled, w->size, now - w->moved_at, &transfer);
     if (who < 0) w->overdue_since = 0;
     else if (w->overdue_since == 0) w->overdue_since = now;
     duty d = duty_of(w);

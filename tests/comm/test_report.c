@@ -126,15 +126,15 @@ static void an_operation_has_its_timeout(void **state)
     double stalled[3] = {0};
     tt_rank_report r[3] = {rank_of(0, 2), rank_of(1, 2), rank_of(2, 3)};
     waits(&r[1], 0, 5, "gather-unit", 90.5);
-    assert_int_equal(tt_report_find_overdue(r, stalled, 3, &transfer), -1);
+    assert_int_equal(tt_report_find_overdue(r, stalled, 3, 1000, &transfer), -1);
     r[1].age = 0.6; /* told 0.6 s ago */
-    assert_int_equal(tt_report_find_overdue(r, stalled, 3, &transfer), 1);
+    assert_int_equal(tt_report_find_overdue(r, stalled, 3, 1000, &transfer), 1);
     assert_false(transfer);
     r[1].record.timeout = 0; /* never */
-    assert_int_equal(tt_report_find_overdue(r, stalled, 3, &transfer), -1);
+    assert_int_equal(tt_report_find_overdue(r, stalled, 3, 1000, &transfer), -1);
     waits(&r[2], 0, 5, "gather-unit", 50);
     r[2].known = false;
-    assert_int_equal(tt_report_find_overdue(r, stalled, 3, &transfer), -1);
+    assert_int_equal(tt_report_find_overdue(r, stalled, 3, 1000, &transfer), -1);
 }
 
 static void who_waits_for_a_load_is_patient(void **state)
@@ -149,12 +149,13 @@ static void who_waits_for_a_load_is_patient(void **state)
     r[1].record.bytes_to_move = 1000;
     r[1].moved = 10;
     stalled[1] = 9.9;
-    assert_int_equal(tt_report_find_overdue(r, stalled, 2, &transfer), -1);
+    assert_int_equal(tt_report_find_overdue(r, stalled, 2, 0, &transfer), -1);
     stalled[1] = 10.1; /* the timeout is the most a transfer may stand still */
-    assert_int_equal(tt_report_find_overdue(r, stalled, 2, &transfer), 1);
+    assert_int_equal(tt_report_find_overdue(r, stalled, 2, 0, &transfer), 1);
     assert_true(transfer);
-    r[1].record.moving = false;
-    assert_int_equal(tt_report_find_overdue(r, stalled, 2, &transfer), 0);
+    r[1].record.moving = false; /* from now on the timeout counts */
+    assert_int_equal(tt_report_find_overdue(r, stalled, 2, 9.9, &transfer), -1);
+    assert_int_equal(tt_report_find_overdue(r, stalled, 2, 10.1, &transfer), 0);
     assert_false(transfer);
 }
 
