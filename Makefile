@@ -124,7 +124,7 @@ run-test: check
 run-test-full: export TT_FULL := 1
 run-test-full: export TT_TEST_SECONDS ?= 3600
 run-test-full: check
-	@$(MAKE) --no-print-directory mpich
+	@TT_FULL= $(MAKE) --no-print-directory mpich
 run-demo: all
 	@BUILD=$(BUILD) tools/demo.sh
 .PHONY: run-test run-test-full run-demo

@@ -57,6 +57,17 @@ run() {
   output=$(tr -d '\0' <"$tmp/said")
 }
 
+# The processes of tartan below a process; launchers may put some of their own between.
+ranks_below() {
+  local child
+  for child in $(pgrep -P "$1"); do
+    case $(readlink "/proc/$child/exe") in
+      */tartan) echo "$child" ;;
+      *) ranks_below "$child" ;;
+    esac
+  done
+}
+
 # runs NAME RANKS ARGUMENTS ...: it ends well.
 runs() {
   local name=$1

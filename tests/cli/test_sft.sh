@@ -119,13 +119,6 @@ else
   skip 'alone without a launcher MPI is not started' 'no way to make MPI fail'
 fi
 
-# Processes below one that have none below them: the ranks, whatever a launcher puts between them and itself.
-leaves() {
-  local child children
-  children=$(pgrep -P "$1") || { echo "$1"; return; }
-  for child in $children; do leaves "$child"; done
-}
-
 # One of mpirun's ranks is killed in the middle of a run: the others end too.
 killed_rank_ends_all() {
   local out=$tmp/killed job victim i
@@ -136,7 +129,7 @@ killed_rank_ends_all() {
     [ -s "$out/metrics.jsonl" ] && break
     sleep 0.1
   done
-  victim=$(leaves $job | tail -n 1)
+  victim=$(ranks_below $job | tail -n 1)
   why='no rank was found'
   [ -n "$victim" ] && kill -9 "$victim" || { kill $job; wait $job; return 1; }
   local start=$SECONDS

@@ -20,17 +20,6 @@ until_true() {
   return 1
 }
 
-# The processes of tartan below a process; launchers may put some of their own between.
-ranks_below() {
-  local child
-  for child in $(pgrep -P "$1"); do
-    case $(readlink "/proc/$child/exe") in
-      */tartan) echo "$child" ;;
-      *) ranks_below "$child" ;;
-    esac
-  done
-}
-
 # begin RANKS OUT ARGUMENTS ...: in the background.
 begin() {
   local number=$1 command=()

@@ -31,8 +31,8 @@ done
 exact=1
 "${MPIRUN:-mpirun}" --version 2>&1 | grep -qi hydra && exact=0
 
-# ends_with MODE RANKS STATUS TEXT: mpirun ends within 10 s, with this status (or any but 0; likewise where it is not exact), and TEXT is
-# shown.
+# ends_with MODE RANKS STATUS TEXT: mpirun ends within 10 s, with this status (or any but 0; so where it is not exact), and
+# TEXT is shown.
 ends_with() {
   local start=$SECONDS status
   output=$(timeout 30 "${MPIRUN:-mpirun}" -n "$2" "$program" "$1" 2>&1)
