@@ -4,7 +4,6 @@
 # tests may run at a time. What was set up goes when the shell ends.
 hosts_net=10.77.0
 hosts_num=0
-hosts_options= # of mpirun
 hosts_agent=$tmp/host-agent
 
 hosts_possible() {
@@ -61,7 +60,7 @@ hosts_run() {
   shift
   for ((i = 1; i <= hosts_num; i++)); do list+=,$hosts_net.$i:$slots; done
   [ -e "$tmp/hidden" ] && command=("$PWD/$tmp/hidden" "${command[@]}")
-  timeout --kill-after=5 60 "$hosts_agent" x.1 "$mpirun" $hosts_options --mca plm_rsh_agent "$PWD/$hosts_agent" -wdir "$PWD" \
+  timeout --kill-after=5 60 "$hosts_agent" x.1 "$mpirun" --mca plm_rsh_agent "$PWD/$hosts_agent" -wdir "$PWD" \
     --mca btl self,tcp --mca btl_tcp_if_include $hosts_net.0/24 --mca oob_tcp_if_include $hosts_net.0/24 \
     --oversubscribe -H "${list#,}" -n $((slots * hosts_num)) "${command[@]}" "$@" >"$tmp/said" 2>&1 </dev/null
   status=$? seconds=$((SECONDS - start))
