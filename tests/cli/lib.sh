@@ -47,6 +47,9 @@ finish() {
 mpirun=${MPIRUN:-mpirun}
 mpi() { command -v "$mpirun" >/dev/null && "$tartan" --version | grep -q 'with MPI'; }
 
+# MPICH's launcher, which kills all ranks when one dies, often before they can report.
+hydra() { "$mpirun" --version 2>&1 | grep -qi hydra; }
+
 # run RANKS ARGUMENTS ...: tartan alone (RANKS 0) or under mpirun; sets output, status, seconds. Never fails, never hangs.
 run() {
   local ranks=$1 start=$SECONDS launcher=()

@@ -17,6 +17,11 @@ fails() {
   unset TARTAN_FAIL
   local tenths=$((($(date +%s%N) - start) / 100000000))
   case $kind in stop | spin) limit=$((deadline + 8)) ;; *) [ $tenths -le $slowest ] || slowest=$tenths ;; esac
+  if [[ $kind =~ kill|exit && $output == *'BAD TERMINATION'* && $output != *'tartan: error: '* ]] && hydra; then
+    [ $status != 0 ] && [ $seconds -le $limit ] && [ ! -e "$tmp/out/model.safetensors" ]
+    ok $? "$kind of rank $rank in $phase, $operation (told by the launcher)"
+    return
+  fi
   errors=$(grep -c '^tartan: error: ' <<<"$output")
   [ "$errors" = 1 ] || { why="$errors messages, expected 1"; good=0; }
   [ $status != 0 ] && [ $status != 124 ] || { why='it did not fail, or hung'; good=0; }
