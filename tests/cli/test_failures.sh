@@ -18,7 +18,7 @@ fails() {
   local tenths=$((($(date +%s%N) - start) / 100000000))
   case $kind in stop | spin) limit=$((deadline + 8)) ;; *) [ $tenths -le $slowest ] || slowest=$tenths ;; esac
   if [[ $kind =~ kill|exit && $output == *'BAD TERMINATION'* && $output != *'tartan: error: '* ]] && hydra; then
-    [ $status != 0 ] && [ $seconds -le $limit ] && [ ! -e "$tmp/out/model.safetensors" ]
+    [ $status != 0 ] && [ $seconds -le $limit ] && { [ "$phase" = save ] || [ ! -e "$tmp/out/model.safetensors" ]; }
     ok $? "$kind of rank $rank in $phase, $operation (told by the launcher)"
     return
   fi
