@@ -432,12 +432,12 @@ static tt_status one_step(job *j, int64_t step, double start, int64_t *samples)
 static tt_status train(job *j)
 {
     double start = tt_seconds();
-    int64_t samples = 0;
+    int64_t samples = 0, tokens = j->metrics.total_tokens;
     for (int64_t step = j->first_step; step < j->last_step; step++) TT_TRY(one_step(j, step, start, &samples));
     double seconds = tt_seconds() - start;
     TT_TRY(tt_allreduce_i64(j->engine.mesh->world, "samples", &samples, 1));
     j->report->steps = j->last_step;
-    j->report->tokens = j->metrics.total_tokens;
+    j->report->tokens = j->metrics.total_tokens - tokens;
     j->report->seconds = seconds;
     j->report->train_loss = j->metrics.total_loss / (double)j->metrics.total_steps;
     return tt_metrics_final(&j->metrics, j->last_step, tt_steps_epoch(&j->steps, j->last_step), seconds,

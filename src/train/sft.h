@@ -30,8 +30,8 @@ typedef struct tt_progress {
 typedef struct tt_sft_report {
     int64_t steps, total;       /* done, and those of the whole run; 0, 0: stopped before they were counted */
     int stopped;                /* what the stop hook answered, the largest of all ranks; 0: the run is complete */
-    int64_t tokens;
-    double seconds, train_loss; /* mean of the steps' losses */
+    int64_t tokens;             /* of this process, as seconds are */
+    double seconds, train_loss; /* mean of all steps' losses */
     tt_memory planned;          /* for the largest micro-step of this rank */
     int64_t measured;           /* peak resident bytes of this process */
     int64_t resident_before;    /* resident bytes before the model was opened */

@@ -10,6 +10,7 @@ static const char *const operations[] = {
     "dispatch-gradients", "return-gradients", "share-outputs",  "share-gradients",
 };
 
+#define MAX_COUNT ((json_int_t)1 << 53) /* of a file: what is counted on top still fits */
 #define NUM_OPERATIONS (sizeof operations / sizeof *operations)
 
 static int64_t num_moe(const tt_model *m)
@@ -137,6 +138,10 @@ tt_status tt_statistics_restore(tt_statistics *s, const json_t *saved, const cha
     const json_t *counts = json_object_get(saved, "experts"), *bytes = json_object_get(saved, "bytes_sent");
     int64_t n = num_counts(s->model);
     TT_CHECK(json_is_array(counts) && json_is_object(bytes), TT_EFORMAT, "%s: \"statistics\" are not usable", where);
+    for (size_t i = 0; i < json_array_size(counts); i++) {
+        json_int_t count = json_integer_value(json_array_get(counts, i));
+        TT_CHECK(count >= 0 && count <= MAX_COUNT, TT_EFORMAT, "%s: \"statistics\" count %lld", where, (long long)count);
+    }
     if (s->model->mesh->rank > 0) return TT_OK;
     for (int64_t i = 0; i < n && (int64_t)json_array_size(counts) == n; i++)
         s->counts[i] = json_integer_value(json_array_get(counts, (size_t)i));
