@@ -195,8 +195,8 @@ static void abandon(tt_checkpoints *c, tt_status status)
 tt_status tt_checkpoints_end(tt_checkpoints *c, tt_status status)
 {
     char text[2048];
-    const tt_mesh *mesh = tt_shards_mesh(c->shards);
     if (!c->flight) return status;
+    const tt_mesh *mesh = tt_shards_mesh(c->shards);
     if (status == TT_OK) return tt_checkpoints_poll(c, DONE);
     if (mesh->world_size > 1 && !tt_comm_agreed(mesh->comm)) {
         abandon(c, status);

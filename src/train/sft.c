@@ -456,7 +456,7 @@ static tt_status save(job *j)
 /* Behind the last step: the save that may be under way, and the model, unless a run that was stopped left a checkpoint. */
 static tt_status finish(job *j, tt_status status)
 {
-    if (j->engine.shards) status = tt_checkpoints_end(&j->checkpoints, status);
+    status = tt_checkpoints_end(&j->checkpoints, status);
     if (status != TT_OK || j->last_step == 0) return status;
     j->report->checkpoint = j->checkpoints.newest;
     j->report->checkpoints = j->checkpoints.num;
