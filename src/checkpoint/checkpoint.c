@@ -47,6 +47,11 @@ static void free_writer(tt_checkpoint_writer **writer)
     free(w);
 }
 
+void tt_checkpoint_drop(tt_checkpoint_writer **w)
+{
+    if (*w) free_writer(w);
+}
+
 /* --- begin --------------------------------------------------------------------------------------------------- */
 
 /* "folder/checkpoint-7/" is "folder/checkpoint-7". */

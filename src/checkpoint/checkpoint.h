@@ -52,6 +52,9 @@ tt_status tt_checkpoint_write(tt_checkpoint_writer *w, _Atomic int64_t *done);
 /* tt_checkpoint_publish - mine: what write returned (with this thread's message). Removes the temporary folder when any rank
  * has failed, and frees the writer in any case. Collective. */
 tt_status tt_checkpoint_publish(tt_checkpoint_writer **w, tt_status mine, tt_save_report *report);
+/* tt_checkpoint_drop - instead of publish, when other ranks cannot be asked any more: free the writer, after write has
+ * returned; the temporary folder stays. Accepts NULL inside. Local. */
+void tt_checkpoint_drop(tt_checkpoint_writer **w);
 
 /* What a manifest tells, with the sizes of all files checked against it. */
 typedef struct tt_checkpoint {

@@ -51,21 +51,29 @@ static void show_loading(void *user, int64_t done, int64_t total, double seconds
     fflush(stderr);
 }
 
-/* How a run ended that was asked to. */
-static void print_stop(const tt_sft_report *r, const char *output)
+/* How a run ended that was asked to, and how it is gone on with. */
+static void print_stop(const tt_sft_report *r, const tt_config *c)
 {
-    const char *name = tt_stop_name(r->stopped);
-    if (r->steps > 0)
-        fprintf(stderr, "stopped by %s after step %lld of %lld; saved in %s\n", name, (long long)r->steps,
-                (long long)r->total, output);
-    else
+    const char *name = tt_stop_name(r->stopped), *more = "; go on with resume_from_checkpoint: true";
+    if (r->steps == 0) {
         fprintf(stderr, "stopped by %s before the first step; nothing was saved\n", name);
+        return;
+    }
+    fprintf(stderr, "stopped by %s after step %lld of %lld; saved in %s", name, (long long)r->steps, (long long)r->total,
+            c->output_dir);
+    if (r->checkpoint > 0)
+        fprintf(stderr, "/checkpoint-%lld%s", (long long)r->checkpoint,
+                c->save_only_model ? ", the model alone (save_only_model)" : more);
+    fputc('\n', stderr);
 }
 
 static void print_report(const tt_sft_report *r, const char *output)
 {
-    fprintf(stderr, "trained %lld steps, %lld tokens in %.1f s: %.0f tokens/s, mean loss %.4f\n", (long long)r->steps,
-            (long long)r->tokens, r->seconds, (double)r->tokens / r->seconds, r->train_loss);
+    fprintf(stderr, "trained %lld steps, %lld tokens in %.1f s: %.0f tokens/s, mean loss %.4f\n",
+            (long long)(r->steps - r->resumed), (long long)r->tokens, r->seconds, (double)r->tokens / r->seconds, r->train_loss);
+    if (r->checkpoints > 0)
+        fprintf(stderr, "%d checkpoint%s, for which training waited %.2f s\n", r->checkpoints, r->checkpoints > 1 ? "s" : "",
+                r->save_seconds);
     fprintf(stderr, "memory of rank 0, MiB: planned");
     for (int t = 0; t < TT_MEMORY_NUM_TERMS; t++)
         fprintf(stderr, "%s %s %.1f", t ? "," : "", tt_memory_term_name((tt_memory_term)t),
@@ -117,7 +125,7 @@ static tt_status run(tt_comm *comm, const tt_command *self, int argc, char **arg
     if (b.open) fputc('\n', stderr);
     if (status == TT_OK && tt_comm_rank(comm) == 0) {
         if (report.steps > 0) print_report(&report, config.output_dir);
-        if (report.stopped) print_stop(&report, config.output_dir);
+        if (report.stopped) print_stop(&report, &config);
     }
     tt_config_free(&config);
     return status;

@@ -98,7 +98,7 @@
 #define TT_SAVING_MAP(X)                                                                                     \
     X(NO, "no", 1)                                                                                           \
     X(STEPS, "steps", 1)                                                                                     \
-    X(EPOCH, "epoch", 0)                                                                                     \
+    X(EPOCH, "epoch", 1)                                                                                     \
     X(BEST, "best", 0)
 
 #define TT_TOKENS_SEEN_MAP(X)                                                                                \
@@ -160,6 +160,10 @@ typedef enum tt_tokens_seen { TT_TOKENS_SEEN_MAP(X) } tt_tokens_seen;
 typedef enum tt_flag { TT_FLAG_UNSET = -1, TT_FLAG_FALSE, TT_FLAG_TRUE } tt_flag;
 
 #define TT_CONFIG_UNSET INT64_MIN
+
+/* What resume_override may name: in these a run may differ from the one that wrote the checkpoint. */
+typedef enum tt_override { TT_OVERRIDE_DATASET, TT_OVERRIDE_ORDER, TT_OVERRIDE_SEED, TT_OVERRIDE_DATA_SEED, TT_NUM_OVERRIDES } tt_override;
+const char *tt_override_name(tt_override o);
 
 /* C type of each kind. */
 #define TT_CONFIG_TYPE_BOOL        bool
@@ -242,6 +246,9 @@ tt_status tt_config_resolve(tt_config *c);
 
 /* tt_config_require - TT_ECONFIG that names the key and what it holds, when it is unset. */
 tt_status tt_config_require(const tt_config *c, tt_config_id id);
+
+/* Whether resume_override names it. */
+bool tt_config_overrides(const tt_config *c, tt_override o);
 
 /* Whether the user gave the key (even with its default). */
 bool tt_config_is_set(const tt_config *c, tt_config_id id);

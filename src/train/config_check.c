@@ -4,6 +4,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
+#include "checkpoint/save.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -146,6 +147,48 @@ static tt_status check_dataset_kwargs(const tt_config *c)
     return TT_OK;
 }
 
+static tt_status check_saving(const tt_config *c)
+{
+    tt_dtype type;
+    char place[PLACE];
+    if (!c->save_dtype || tt_save_dtype(c->save_dtype, &type) == TT_OK) return TT_OK;
+    tt_config_place(c, TT_KEY_save_dtype, place, sizeof place);
+    return tt_error_context(TT_ECONFIG, "%s", place);
+}
+
+const char *tt_override_name(tt_override o)
+{
+    static const char *const names[TT_NUM_OVERRIDES] = {"dataset", "order", "seed", "data_seed"};
+    return names[o];
+}
+
+/* Number i of the words of resume_override, NULL behind the last. */
+static const char *override_word(const tt_config *c, size_t i)
+{
+    const json_t *list = c->resume_override;
+    return json_string_value(json_is_array(list) ? json_array_get(list, i) : i == 0 ? list : NULL);
+}
+
+bool tt_config_overrides(const tt_config *c, tt_override o)
+{
+    const char *word;
+    for (size_t i = 0; (word = override_word(c, i)); i++)
+        if (strcmp(word, tt_override_name(o)) == 0) return true;
+    return false;
+}
+
+static tt_status check_overrides(const tt_config *c)
+{
+    const char *word;
+    for (size_t i = 0; (word = override_word(c, i)); i++) {
+        int o = 0;
+        while (o < TT_NUM_OVERRIDES && strcmp(word, tt_override_name((tt_override)o)) != 0) o++;
+        if (o == TT_NUM_OVERRIDES)
+            return contradiction(c, TT_KEY_resume_override, "what may differ is dataset, order, seed and data_seed; name some of them");
+    }
+    return TT_OK;
+}
+
 /* The parameters of the schedule, so far as they do not depend on the length of the run. */
 static tt_status check_schedule(const tt_config *c)
 {
@@ -213,6 +256,8 @@ tt_status tt_config_resolve(tt_config *c)
     TT_TRY(check_steps(c));
     TT_TRY(check_best_model(c));
     TT_TRY(check_dataset_kwargs(c));
+    TT_TRY(check_saving(c));
+    TT_TRY(check_overrides(c));
     TT_TRY(check_gates(c));
     return check_schedule(c);
 }

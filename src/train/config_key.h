@@ -27,11 +27,9 @@
     X(LIGER, 0, "a library of GPU kernels", NULL)                                                            \
     X(COMPILATION, 0, "compilation of the model", NULL)                                                      \
     X(BATCH_SEARCH, 0, "a search for the batch size", NULL)                                                  \
-    X(RESUMING, 0, "resuming", NULL)                                                                         \
+    X(DATA_RESTART, 0, "starting the epoch's data anew when resuming", NULL)                                 \
     X(REPORTING, 0, "a metric tracker", NULL)                                                                \
     X(EVALUATION, 0, "evaluation during training", NULL)                                                     \
-    X(CHECKPOINTS, 0, "writing checkpoints during training",                                                 \
-      "set save_strategy: no (the final model is written all the same)")                                     \
     X(HUB, 0, "uploading", NULL)                                                                             \
     X(ACCELERATOR, 0, "the common stack's accelerator", "leave it out; even_batches is a key of its own")    \
     X(OTHER_SHARDING, 0, "another stack's sharding", "leave it out and set fsdp_size, tp_size and ep_size")
@@ -71,6 +69,7 @@ typedef struct tt_config_key {
     const tt_config_word *words; /* of a WORD, by value; ends with a NULL text */
     bool nullable;               /* besides keys whose default is null */
     bool false_is_null;
+    bool true_is_text;
     tt_bound lower, upper;
     double min, max;
     tt_feature feature;

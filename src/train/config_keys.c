@@ -50,18 +50,9 @@ static bool asks_reports(const tt_config *c, const tt_config_key *k)
     return json_array_size(v) > 0;
 }
 
-/* The default strategy is accepted without checkpoints, a strategy that the user chose is not. */
-static bool asks_checkpoints(const tt_config *c, const tt_config_key *k)
+static bool asks_data_restart(const tt_config *c, const tt_config_key *k)
 {
-    (void)k;
-    return c->save_strategy != TT_SAVING_NO && tt_config_is_set(c, TT_KEY_save_strategy);
-}
-
-static bool asks_checkpoint_detail(const tt_config *c, const tt_config_key *k)
-{
-    tt_config_id id = strcmp(k->name, "save_steps") == 0 ? TT_KEY_save_steps : TT_KEY_save_total_limit;
-    bool unset = id == TT_KEY_save_total_limit && c->save_total_limit == TT_CONFIG_UNSET;
-    return c->save_strategy != TT_SAVING_NO && tt_config_is_set(c, id) && !unset;
+    return asks_true(c, k) && c->resume_from_checkpoint;
 }
 
 /* --- the table ------------------------------------------------------------------------------------------ */
@@ -128,6 +119,7 @@ _Static_assert(sizeof(tt_flag) == sizeof(int) && sizeof(tt_dispatch_kind) == siz
 #define BELOW(x)        .upper = TT_BOUND_OPEN, .max = (x),
 #define NULLABLE        .nullable = true,
 #define FALSE_IS_NULL   .false_is_null = true,
+#define TRUE_IS_TEXT    .true_is_text = true,
 #define UNSET_WORD(w)   .unset_word = (w),
 #define ALIAS(other)    .alias = (other),
 #define GATE(f, asking) .feature = TT_FEATURE_##f, .asks = (asking),

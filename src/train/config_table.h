@@ -10,6 +10,7 @@
  *     AT_LEAST(x) ABOVE(x) AT_MOST(x) BELOW(x)   bounds of a number
  *     NULLABLE            null is accepted although the default is a value
  *     FALSE_IS_NULL       false is accepted as null
+ *     TRUE_IS_TEXT        true is accepted as the text "true"
  *     UNSET_WORD("auto")  a word that means null
  *     ALIAS("name")       another spelling of the key
  *     GATE(feature, asks) refused while TT_FEATURE_<feature> is not built and asks(config, key) is true
@@ -141,9 +142,12 @@
       "try smaller batches when memory is short")                                                            \
     X(INT, torch_empty_cache_steps, "null", (AT_LEAST(1) NO_EFFECT),                                         \
       "return cached memory of GPUs every so many steps")                                                    \
-    X(TEXT, resume_from_checkpoint, "null", (FALSE_IS_NULL GATE(RESUMING, asks_value)),                      \
-      "checkpoint folder to go on from")                                                                     \
-    X(BOOL, ignore_data_skip, "false", (DETAIL(RESUMING)), "start the data anew when resuming")
+    X(TEXT, resume_from_checkpoint, "null", (FALSE_IS_NULL TRUE_IS_TEXT),                                    \
+      "checkpoint folder to go on from; true = the newest whole one in output_dir")                          \
+    X(NAMES, resume_override, "null", (),                                                                    \
+      "what may differ from the checkpoint's run: dataset, order, seed, data_seed")                          \
+    X(BOOL, ignore_data_skip, "false", (GATE(DATA_RESTART, asks_data_restart)),                              \
+      "start the epoch's data anew when resuming")
 
 #define TT_CONFIG_OPTIMIZER_KEYS(X)                                                                          \
     X(REAL, learning_rate, "2e-5", (AT_LEAST(0)), "peak learning rate")                                      \
@@ -194,12 +198,15 @@
       "unset = no, when the metric's name ends in loss")
 
 #define TT_CONFIG_SAVING_KEYS(X)                                                                             \
-    X(SAVING, save_strategy, "steps", (GATE(CHECKPOINTS, asks_checkpoints)), "when a checkpoint is written") \
-    X(STEPS, save_steps, "500", (ABOVE(0) GATE(CHECKPOINTS, asks_checkpoint_detail)),                        \
-      "every so many steps, or a share of all steps below 1")                                                \
-    X(INT, save_total_limit, "null", (AT_LEAST(1) GATE(CHECKPOINTS, asks_checkpoint_detail)),                \
-      "checkpoints that are kept; unset = all")                                                              \
-    X(BOOL, save_only_model, "false", (DETAIL(CHECKPOINTS)), "checkpoints without optimizer state")          \
+    X(SAVING, save_strategy, "steps", (), "when a checkpoint is written; at the last step too, unless no")   \
+    X(STEPS, save_steps, "500", (ABOVE(0)), "every so many steps, or a share of all steps below 1")          \
+    X(INT, save_total_limit, "null", (AT_MOST(2147483647.0)),                                                \
+      "checkpoints that are kept; unset, 0 or less = all")                                                   \
+    X(BOOL, save_only_model, "false", (), "checkpoints without optimizer state, which cannot be resumed")    \
+    X(BOOL, async_save, "false", (),                                                                         \
+      "write checkpoints beside training, from a copy of weights and optimizer state")                       \
+    X(TEXT, save_dtype, "null", (),                                                                          \
+      "type of trained tensors in saved models: float32, bfloat16 or float16; unset = the source's")         \
     X(BOOL, save_on_each_node, "false", (NO_EFFECT), "every rank writes its part of one set of files")       \
     X(BOOL, push_to_hub, "false", (GATE(HUB, asks_true)), "upload the model")                                \
     X(TEXT, hub_model_id, "null", (DETAIL(HUB)), "name of the uploaded model")                               \

@@ -260,8 +260,9 @@ static tt_status read_value(const tt_config_key *k, const json_t *v, const char 
         good = read_word(k, v, &out->word);
         break;
     case TT_KIND_TEXT:
-        good = json_is_string(v) && !has_nul(v);
-        if (good) TT_CHECK(out->text = strdup(json_string_value(v)), TT_ENOMEM, "%s: out of memory", place);
+        good = (json_is_string(v) && !has_nul(v)) || (k->true_is_text && json_is_true(v));
+        if (good)
+            TT_CHECK(out->text = strdup(json_is_true(v) ? "true" : json_string_value(v)), TT_ENOMEM, "%s: out of memory", place);
         break;
     case TT_KIND_NAMES:
     case TT_KIND_MAPPING:

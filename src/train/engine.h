@@ -7,12 +7,12 @@
 #ifndef TT_TRAIN_ENGINE_H
 #define TT_TRAIN_ENGINE_H
 
-#include "checkpoint/load.h"
-#include "checkpoint/save.h"
+#include "checkpoint/checkpoint.h"
 #include "train/step.h"
 
 typedef struct tt_engine_options {
     const char *folder;       /* model folder; NULL with `config`: random weights */
+    const tt_checkpoint *checkpoint; /* of `folder`: optimizer state comes along, checksums are verified; NULL: none */
     json_t *config;           /* with folder NULL: the object of config.json (borrowed) */
     uint64_t init_seed;       /* with folder NULL */
     tt_mesh_sizes mesh;

@@ -3,9 +3,12 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "data/sampler.h"
+#include "train/checkpoints.h"
 #include "train/hosts.h"
 #include "train/metrics.h"
+#include "train/resume.h"
 #include "train/schedule.h"
+#include "train/state.h"
 #include "train/statistics.h"
 
 #include <errno.h>
@@ -34,33 +37,38 @@ typedef struct job {
     int64_t *positions;    /* [batch] */
     tt_batch *micros;      /* [num_micros] of the longest step */
     int64_t num_micros;
+    tt_checkpoint resumed; /* path NULL: the run begins anew */
+    int64_t first_step;    /* done before */
     int64_t last_step;     /* the run ends behind it: steps.total, unless it is stopped */
     tt_metrics metrics;
     tt_statistics statistics;
+    tt_checkpoints checkpoints;
     int64_t most_tokens;   /* of this rank's micro-steps so far, -1 before the first */
     tt_sft_report *report;
 } job;
 
 /* --- stopping early ------------------------------------------------------------------------------------------------ */
 
-/* One rank that was told to stop stops all, behind the same step. The exchange is its own and not part of the step's sums:
- * a step knows nothing of the run that it belongs to, the question comes before training too, and 8 bytes to each rank are
- * nothing beside the dozens of exchanges of a step. */
-static tt_status look_for_stop(job *j, int64_t done)
+/* One rank that was told to stop stops all, behind the same step; and a checkpoint that is written beside training gets its
+ * name behind the step at which all have written. The exchange is its own and not part of the step's sums: a step knows
+ * nothing of the run that it belongs to, the question comes before training too, and 16 bytes to each rank are nothing beside
+ * the dozens of exchanges of a step. */
+static tt_status look_around(job *j, int64_t done)
 {
-    int64_t stop = j->hooks && j->hooks->stop ? j->hooks->stop(j->hooks->user) : 0;
-    TT_TRY(tt_allreduce_max_i64(tt_comm_world(j->comm), "stop", &stop, 1));
-    if (stop == 0) return TT_OK;
-    j->report->stopped = (int)stop;
-    j->last_step = done;
-    return TT_OK;
+    int64_t found[] = {j->hooks && j->hooks->stop ? j->hooks->stop(j->hooks->user) : 0, tt_checkpoints_pending(&j->checkpoints)};
+    TT_TRY(tt_allreduce_max_i64(tt_comm_world(j->comm), "stop", found, 2));
+    if (found[0]) {
+        j->report->stopped = (int)found[0];
+        j->last_step = done;
+    }
+    return tt_checkpoints_poll(&j->checkpoints, found[1]);
 }
 
 /* The end of a phase before training. */
 static tt_status end_phase(job *j, const char *name, tt_status status)
 {
     TT_TRY(tt_agree(tt_comm_world(j->comm), name, status));
-    return look_for_stop(j, 0);
+    return look_around(j, 0);
 }
 
 /* --- check: before anything is read at length -------------------------------------------------------------------- */
@@ -87,6 +95,12 @@ static tt_status find_balance(job *j)
     return TT_OK;
 }
 
+/* A run that goes on in the folder of its checkpoint replaces what it left there itself. */
+static bool may_replace(const tt_config *c)
+{
+    return c->overwrite_output_dir || tt_resume_here(c);
+}
+
 /* Whether the result will find its place, before a model is trained for it. Nothing is created yet. */
 static tt_status check_output(const tt_config *c)
 {
@@ -105,7 +119,8 @@ static tt_status check_output(const tt_config *c)
         "output_dir: '%s' is the folder of model_name_or_path, and the model that is read is never written over; "
         "name another folder",
         out);
-    return tt_save_check(out, c->overwrite_output_dir);
+    TT_TRY(tt_resume_check_output(c));
+    return tt_save_check(out, may_replace(c));
 }
 
 static tt_status check(job *j)
@@ -169,17 +184,73 @@ static tt_status check_data(job *j)
     return tt_hosts_check_data(j->comm, &j->view, tt_dataset_fingerprint(j->data.rows), paths, NAMES + 2);
 }
 
-/* output_dir with the resolved configuration and an empty metrics file. */
+static tt_run run_of(const job *j, const tt_params *params)
+{
+    return (tt_run){j->config, params, &j->steps, tt_dataset_fingerprint(j->data.rows)};
+}
+
+/* Whether the checkpoint is one that this run may go on from, before its weights are read. */
+static tt_status check_resumed(job *j)
+{
+    tt_model_table table;
+    if (!j->resumed.path) return TT_OK;
+    TT_TRY(tt_model_table_build(&j->model, &table));
+    tt_run run = run_of(j, &table.params);
+    tt_status status = tt_state_check(&run, &j->resumed);
+    tt_model_table_free(&table);
+    j->first_step = j->report->resumed = j->resumed.step;
+    return status;
+}
+
+static tt_status open_metrics(job *j, const char *path)
+{
+    json_t *history;
+    bool balance = j->balance_coef != 0;
+    if (!j->resumed.path) return tt_metrics_open(&j->metrics, path, balance);
+    TT_TRY(tt_state_history(&j->resumed, &history));
+    tt_status status = tt_metrics_continue(&j->metrics, path, history, balance);
+    json_decref(history);
+    return status;
+}
+
+/* output_dir with the resolved configuration and the records so far. */
 static tt_status create_output(job *j)
 {
     char path[4096];
     const tt_config *c = j->config;
     if (tt_comm_rank(j->comm) > 0) return tt_metrics_open(&j->metrics, NULL, j->balance_coef != 0);
     TT_TRY(tt_dir_create(c->output_dir));
+    TT_TRY(tt_resume_clear(c));
     TT_TRY(tt_path_join(path, sizeof path, c->output_dir, "tartan_config.yaml"));
     TT_TRY(tt_config_write(path, c));
     TT_TRY(tt_path_join(path, sizeof path, c->output_dir, "metrics.jsonl"));
-    return tt_metrics_open(&j->metrics, path, j->balance_coef != 0);
+    return open_metrics(j, path);
+}
+
+static tt_save_options save_options(const job *j)
+{
+    return (tt_save_options){
+        .source = &j->engine.source,
+        .save_dtype = j->config->save_dtype,
+        .config = j->engine.config.source,
+        .aux_folder = j->config->model_name_or_path,
+        .overwrite = may_replace(j->config),
+    };
+}
+
+/* With the output folder there: what records and checkpoints go on from. */
+static tt_status begin_output(job *j)
+{
+    TT_TRY(create_output(j));
+    j->checkpoints = (tt_checkpoints){
+        .config = j->config,
+        .shards = j->engine.shards,
+        .model = save_options(j),
+        .total = j->steps.total,
+        /* What training does not know is copied from there into every checkpoint, and into the final model. */
+        .spare = j->resumed.path && j->engine.source.carried_bytes > 0 ? j->resumed.path : NULL,
+    };
+    return j->resumed.path ? tt_state_restore(&j->resumed, &j->metrics, &j->statistics) : TT_OK;
 }
 
 static tt_status open_model(job *j)
@@ -189,7 +260,8 @@ static tt_status open_model(job *j)
     if (j->hooks && tt_comm_rank(j->comm) == 0) watch = (tt_read_watch){.progress = j->hooks->loading, .user = j->hooks->user};
     tt_engine_options o = {
         .watch = &watch,
-        .folder = c->model_name_or_path,
+        .folder = j->resumed.path ? j->resumed.path : c->model_name_or_path,
+        .checkpoint = j->resumed.path ? &j->resumed : NULL,
         .mesh = tt_config_mesh_sizes(c),
         .resident = resident_type(c),
         .compute = compute_type(c),
@@ -272,6 +344,21 @@ static bool logs_after(const job *j, int64_t done, const tt_step_span *span)
     return done % tt_steps_interval(c->logging_steps, j->steps.total) == 0;
 }
 
+/* Checkpoint behind `done` steps, when it is time. */
+static tt_status save_checkpoint(job *j, int64_t done, const tt_step_span *span)
+{
+    json_t *train, *state = NULL;
+    bool last = done == j->last_step, epoch_ends = span->first + span->count == j->steps.micro_batches;
+    if (!tt_checkpoints_due(&j->checkpoints, done, epoch_ends, last)) return TT_OK;
+    tt_run run = run_of(j, &j->engine.table.params);
+    TT_TRY(tt_state_train(&run, done, &j->metrics, &j->statistics, &train));
+    if (j->engine.mesh->rank == 0) state = tt_state_trainer(&run, done, &j->metrics);
+    tt_status status = tt_checkpoints_save(&j->checkpoints, done, last, train, state);
+    json_decref(train);
+    json_decref(state);
+    return status;
+}
+
 static void tell(job *j, int64_t done, const tt_step_options *o, const tt_step_result *r, double began, double start)
 {
     double now = tt_seconds();
@@ -284,7 +371,7 @@ static void tell(job *j, int64_t done, const tt_step_options *o, const tt_step_r
         .grad_norm = r->grad_norm,
         .learning_rate = o->lr,
         .tokens_per_second = (double)r->tokens / fmax(now - began, 1e-9),
-        .seconds_left = (now - start) / (double)done * (double)(j->steps.total - done),
+        .seconds_left = (now - start) / (double)(done - j->first_step) * (double)(j->steps.total - done),
     };
     j->hooks->progress(j->hooks->user, &p);
 }
@@ -312,6 +399,15 @@ static tt_status plan_memory(job *j, const tt_batch *b)
     return TT_OK;
 }
 
+static tt_status record(job *j, int64_t done, double rate, double norm)
+{
+    json_t *extra = json_object();
+    tt_status status = tt_statistics_record(&j->statistics, extra);
+    if (status == TT_OK) status = tt_metrics_record(&j->metrics, done, tt_steps_epoch(&j->steps, done), rate, norm, extra);
+    json_decref(extra);
+    return status;
+}
+
 static tt_status one_step(job *j, int64_t step, double start, int64_t *samples)
 {
     double began = tt_seconds();
@@ -328,49 +424,44 @@ static tt_status one_step(job *j, int64_t step, double start, int64_t *samples)
     TT_TRY(tt_train_step(&j->engine.model, j->micros, (int)span.count, &o, &r));
     tt_metrics_add(&j->metrics, &r, (int)span.count);
     tell(j, step + 1, &o, &r, began, start);
-    if (step + 1 < j->steps.total) TT_TRY(look_for_stop(j, step + 1));
-    if (!logs_after(j, step + 1, &span)) return TT_OK;
-    json_t *extra = json_object();
-    status = tt_statistics_record(&j->statistics, extra);
-    if (status == TT_OK)
-        status = tt_metrics_record(&j->metrics, step + 1, tt_steps_epoch(&j->steps, step + 1), o.lr, r.grad_norm, extra);
-    json_decref(extra);
-    return status;
+    if (step + 1 < j->steps.total) TT_TRY(look_around(j, step + 1));
+    if (logs_after(j, step + 1, &span)) TT_TRY(record(j, step + 1, o.lr, r.grad_norm));
+    return save_checkpoint(j, step + 1, &span);
 }
 
 static tt_status train(job *j)
 {
     double start = tt_seconds();
-    int64_t samples = 0;
-    for (int64_t step = 0; step < j->last_step; step++) TT_TRY(one_step(j, step, start, &samples));
+    int64_t samples = 0, tokens = j->metrics.total_tokens;
+    for (int64_t step = j->first_step; step < j->last_step; step++) TT_TRY(one_step(j, step, start, &samples));
     double seconds = tt_seconds() - start;
     TT_TRY(tt_allreduce_i64(j->engine.mesh->world, "samples", &samples, 1));
     j->report->steps = j->last_step;
-    j->report->tokens = j->metrics.total_tokens;
+    j->report->tokens = j->metrics.total_tokens - tokens;
     j->report->seconds = seconds;
     j->report->train_loss = j->metrics.total_loss / (double)j->metrics.total_steps;
-    return tt_metrics_final(&j->metrics, j->last_step, tt_steps_epoch(&j->steps, j->last_step), seconds, samples);
+    return tt_metrics_final(&j->metrics, j->last_step, tt_steps_epoch(&j->steps, j->last_step), seconds,
+                            j->last_step - j->first_step, samples);
 }
 
 /* --- save -------------------------------------------------------------------------------------------------------- */
 
 static tt_status save(job *j)
 {
-    const tt_config *c = j->config;
     tt_save_report saved;
-    tt_save_options o = {
-        .source = &j->engine.source,
-        .config = j->engine.config.source,
-        .aux_folder = c->model_name_or_path,
-        .overwrite = c->overwrite_output_dir,
-    };
-    return tt_save_model(c->output_dir, j->engine.shards, &o, &saved);
+    tt_save_options o = save_options(j);
+    return tt_save_model(j->config->output_dir, j->engine.shards, &o, &saved);
 }
 
-/* What a run leaves that was stopped behind a step: the model as it is then. */
-static tt_status end_early(job *j)
+/* Behind the last step: the save that may be under way, and the model, unless a run that was stopped left a checkpoint. */
+static tt_status finish(job *j, tt_status status)
 {
-    return save(j);
+    status = tt_checkpoints_end(&j->checkpoints, status);
+    if (status != TT_OK || j->last_step == 0) return status;
+    j->report->checkpoint = j->checkpoints.newest;
+    j->report->checkpoints = j->checkpoints.num;
+    j->report->save_seconds = j->checkpoints.seconds;
+    return j->report->stopped && j->config->save_strategy != TT_SAVING_NO ? TT_OK : save(j);
 }
 
 /* --- together ---------------------------------------------------------------------------------------------------- */
@@ -408,8 +499,9 @@ static void announce(const job *j)
     const tt_data_report *d = tt_dataset_report(j->data.rows);
     tt_info("data: %lld rows, %lld tokens, %lld of them trained; %lld steps", (long long)d->rows_kept,
             (long long)d->tokens, (long long)d->targets, (long long)j->steps.total);
-    if (!tt_config_is_set(j->config, TT_KEY_save_strategy))
-        tt_info("only the final model is written (save_strategy: checkpoints are not supported yet)");
+    if (j->resumed.path)
+        tt_info("resumed: '%s', step %lld of %lld, epoch %.2f", j->resumed.path, (long long)j->first_step, (long long)j->steps.total,
+                tt_steps_epoch(&j->steps, j->first_step));
 }
 
 static void close_job(job *j)
@@ -421,6 +513,7 @@ static void close_job(job *j)
     tt_metrics_close(&j->metrics);
     tt_statistics_end(&j->statistics);
     tt_engine_close(&j->engine);
+    tt_checkpoint_close(&j->resumed);
     tt_sft_data_free(&j->data);
     tt_model_config_free(&j->model);
 }
@@ -434,14 +527,16 @@ static tt_status set_up(job *j)
     TT_TRY(tt_hosts_check(j->comm, &j->view));
     TT_TRY(end_phase(j, "check", check(j)));
     if (j->report->stopped) return TT_OK;
+    if (c->resume_from_checkpoint) TT_TRY(tt_resume_open(j->comm, c, &j->resumed));
     tt_comm_set_phase(j->comm, "prepare");
     TT_TRY(end_phase(j, "prepare", prepare(j)));
     TT_TRY(check_data(j));
+    TT_TRY(tt_agree(tt_comm_world(j->comm), "resume", check_resumed(j)));
     if (j->report->stopped) return TT_OK;
     j->report->resident_before = resident_bytes();
     TT_TRY(end_phase(j, "statistics", open_model(j)));
     if (j->report->stopped) return TT_OK;
-    TT_TRY(tt_agree(tt_comm_world(j->comm), "output", create_output(j)));
+    TT_TRY(tt_agree(tt_comm_world(j->comm), "output", begin_output(j)));
     announce(j);
     return TT_OK;
 }
@@ -454,7 +549,7 @@ tt_status tt_sft(tt_comm *comm, const tt_config *config, const tt_sft_hooks *hoo
     j.threads = tt_comm_threads_per_rank(comm, (int)config->threads);
     tt_status status = set_up(&j);
     if (status == TT_OK && j.last_step > 0) status = train(&j);
-    if (status == TT_OK && j.last_step > 0) status = report->stopped ? end_early(&j) : save(&j);
+    status = finish(&j, status);
     report->measured = peak_bytes();
     close_job(&j);
     return status;

@@ -1,14 +1,14 @@
 /* sft.h - supervised fine-tuning: from a configuration to a fine-tuned model.
  *
  *   check      everything that can be refused before money is spent: keys, output folder, mesh, tokenizer, data
- *   prepare    rows of ids and labels, the same on every rank
- *   open       weights into shards
- *   train      steps; a record in metrics.jsonl at logging steps
+ *   prepare    rows of ids and labels, the same on every rank; for a run that goes on, whether it may (train/state.h)
+ *   open       weights into shards, and the state of a checkpoint
+ *   train      steps; a record in metrics.jsonl at logging steps, checkpoints (train/checkpoints.h)
  *   save       the final model in output_dir, in the source's names, types and files
  *
  * A run can be asked to end early (tt_sft_hooks.stop). Ranks agree on it at the end of each phase before training, which
- * then leaves nothing behind, and after each step, which is then the last: records and model are those of a run that ends
- * there.
+ * then leaves nothing behind, and after each step, which is then the last: records are those of a run that ends there, and
+ * it leaves a checkpoint, or the model when no checkpoints are wanted (save_strategy: no).
  */
 #ifndef TT_TRAIN_SFT_H
 #define TT_TRAIN_SFT_H
@@ -30,11 +30,15 @@ typedef struct tt_progress {
 typedef struct tt_sft_report {
     int64_t steps, total;       /* done, and those of the whole run; 0, 0: stopped before they were counted */
     int stopped;                /* what the stop hook answered, the largest of all ranks; 0: the run is complete */
-    int64_t tokens;
-    double seconds, train_loss; /* mean of the steps' losses */
+    int64_t tokens;             /* of this process, as seconds are */
+    double seconds, train_loss; /* mean of all steps' losses */
     tt_memory planned;          /* for the largest micro-step of this rank */
     int64_t measured;           /* peak resident bytes of this process */
     int64_t resident_before;    /* resident bytes before the model was opened */
+    int64_t resumed;            /* step that the run went on from; 0: it began anew */
+    int64_t checkpoint;         /* step of the newest checkpoint that it wrote; 0: none */
+    int checkpoints;            /* that it wrote */
+    double save_seconds;        /* that training waited for them */
 } tt_sft_report;
 
 typedef struct tt_sft_hooks {

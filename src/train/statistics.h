@@ -28,6 +28,11 @@ tt_status tt_statistics_begin(tt_statistics *s, tt_model *model);
 /* tt_statistics_record - sum over ranks, add "experts" and "bytes_sent" to record (rank 0's matters), start anew.
  * Collective over the world. */
 tt_status tt_statistics_record(tt_statistics *s, json_t *record);
+/* tt_statistics_save - the same sums, for tt_statistics_restore, and go on counting. Collective over the world. */
+tt_status tt_statistics_save(const tt_statistics *s, json_t **out);
+/* tt_statistics_restore - on any mesh: rank 0 counts what all ranks had. saved: untrusted; `where` names its file; without
+ * counts that fit the model they start anew. Local. */
+tt_status tt_statistics_restore(tt_statistics *s, const json_t *saved, const char *where);
 /* Accepts a zeroed struct. */
 void tt_statistics_end(tt_statistics *s);
 

@@ -425,7 +425,7 @@ static void what_is_not_built_is_refused_by_name(void **state)
          "a mixture of data sets is not supported yet; name one data set with dataset_name"},
         {"streaming: true", "not supported yet"},
         {"dataset_config: main", "leave it out"},
-        {"resume_from_checkpoint: out/checkpoint-3", "resuming is not supported yet; leave it out"},
+        {"resume_from_checkpoint: true\nignore_data_skip: true", "set ignore_data_skip: false"},
         {"fp16: true", "set fp16: false"},
         {"label_smoothing_factor: 0.1", "set label_smoothing_factor: 0.0"},
         {"neftune_noise_alpha: 5", "not supported yet"},
@@ -440,13 +440,7 @@ static void what_is_not_built_is_refused_by_name(void **state)
         {"torch_compile: true", "not supported yet"},
         {"use_liger_kernel: true", "not supported yet"},
         {"auto_find_batch_size: true", "not supported yet"},
-        {"save_strategy: epoch", "epoch is not supported yet"},
-        {"save_strategy: best", "best is not supported yet"},
-        {"save_strategy: steps", "set save_strategy: no"},
-        {"save_steps: 100", "key 'save_steps' is 100: writing checkpoints during training is not supported "
-                            "yet; set save_strategy: no"},
-        {"save_steps: 500", "set save_strategy: no"},
-        {"save_total_limit: 2", "set save_strategy: no"},
+        {"save_strategy: best", "best is not supported yet; set save_strategy to one of: no, steps, epoch"},
         {"dtype: float16", "set dtype to one of: float32, bfloat16"},
         {"dtype: auto", "auto is not supported yet"},
         {"optim_state_dtype: bfloat16", "not supported yet"},
@@ -478,7 +472,10 @@ static void what_asks_for_nothing_is_accepted(void **state)
         "resume_from_checkpoint: null\nignore_data_skip: true",
         "label_smoothing_factor: 0\nneftune_noise_alpha: null",
         "loss_type: chunked_nll",
-        "save_strategy: no\nsave_steps: 100\nsave_total_limit: 2\nsave_only_model: true",
+        "save_strategy: no\nsave_steps: 100\nsave_total_limit: 2\nsave_only_model: true\nasync_save: true",
+        "save_strategy: steps\nsave_steps: 0.1\nsave_total_limit: -1\nresume_from_checkpoint: out/checkpoint-3",
+        "save_strategy: epoch\nsave_dtype: bfloat16\nresume_from_checkpoint: true\nresume_override: [dataset, order]",
+        "save_dtype: null\nresume_override: seed",
         "save_total_limit: null",
         "report_to: none\nrun_name: x",
         "report_to: []",
@@ -700,7 +697,8 @@ static void the_file_has_every_key(void **state)
     assert_non_null(strstr(text, "\n# Optimizer\nlearning_rate: 0.0001\n"));
     assert_non_null(strstr(text, "\nadam_epsilon: 1.0e-08\n"));
     assert_non_null(strstr(text, "\nlora_r: 4\n"));
-    assert_non_null(strstr(text, "\n# save_steps: 500\n"));
+    assert_non_null(strstr(text, "\nsave_steps: 500\n"));
+    assert_non_null(strstr(text, "\n# eval_on_start: false\n"));
     assert_non_null(strstr(help, "\n  --max_length  (default 1024)\n"));
     assert_non_null(strstr(help, "at least 1, or null"));
     assert_non_null(strstr(help, "--gradient_checkpointing, --activation_checkpointing"));

@@ -40,7 +40,7 @@ static tt_status configure(const job *j, tt_config *c)
                        "--dataset_name", "tests/fixtures/sft/runs/conversation/data.jsonl",
                        "--output_dir", (char *)j->folder, "--max_steps", steps, "--bf16", "false", "--threads", "1",
                        "--per_device_train_batch_size", "1", "--lr_scheduler_type", "constant", "--logging_steps", "1",
-                       "--report_to", "none"};
+                       "--report_to", "none", "--save_strategy", "no"};
     TT_TRY(tt_config_init(c));
     TT_TRY(tt_config_options(c, sizeof options / sizeof *options, options));
     return tt_config_resolve(c);

@@ -1,0 +1,102 @@
+#include "train/resume.h"
+#include "base/file.h"
+#include "base/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PATH_BYTES = 4096 };
+
+static bool newest_is_meant(const tt_config *c)
+{
+    return c->resume_from_checkpoint && strcmp(c->resume_from_checkpoint, "true") == 0;
+}
+
+bool tt_resume_here(const tt_config *c)
+{
+    char parent[PATH_BYTES];
+    if (!c->resume_from_checkpoint) return false;
+    if (newest_is_meant(c)) return true;
+    return tt_path_join(parent, sizeof parent, c->resume_from_checkpoint, "..") == TT_OK && tt_same_file(parent, c->output_dir);
+}
+
+/* --- the output folder ------------------------------------------------------------------------------------------ */
+
+tt_status tt_resume_check_output(const tt_config *c)
+{
+    char *path, *passed;
+    if (c->overwrite_output_dir || tt_resume_here(c) || !tt_dir_exists(c->output_dir)) return TT_OK;
+    TT_TRY(tt_checkpoint_newest(c->output_dir, &path, &passed));
+    bool any = path || passed;
+    free(path);
+    free(passed);
+    TT_CHECK(!any, TT_ECONFIG,
+             "output_dir: '%s' holds checkpoints; set resume_from_checkpoint: true to go on from the newest, choose another "
+             "folder, or set overwrite_output_dir, which removes them",
+             c->output_dir);
+    return TT_OK;
+}
+
+tt_status tt_resume_clear(const tt_config *c)
+{
+    TT_TRY(tt_checkpoint_sweep(c->output_dir));
+    /* Or a later resume would take another run's checkpoint for the newest. */
+    while (!tt_resume_here(c)) {
+        char *path, *passed;
+        TT_TRY(tt_checkpoint_newest(c->output_dir, &path, &passed));
+        free(passed);
+        if (!path) break;
+        tt_info("%s: removed, as overwrite_output_dir says", path);
+        tt_status status = tt_dir_remove(path);
+        free(path);
+        TT_TRY(status);
+    }
+    return TT_OK;
+}
+
+/* --- the checkpoint --------------------------------------------------------------------------------------------- */
+
+/* Each as a line of its own. */
+static void tell_passed(char *passed)
+{
+    char *rest;
+    for (char *line = strtok_r(passed, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) tt_warn("passed over %s", line);
+}
+
+/* Rank 0: folders may look different to others for a while. */
+static tt_status find_newest(const tt_config *c, char *out)
+{
+    char *path, *passed;
+    TT_TRY(tt_checkpoint_newest(c->output_dir, &path, &passed));
+    if (path) {
+        if (passed) tell_passed(passed);
+        snprintf(out, PATH_BYTES, "%s", path);
+    }
+    tt_status status = path ? TT_OK
+                            : tt_error_set(TT_ECONFIG,
+                                           "resume_from_checkpoint: '%s' holds no whole checkpoint%s%s; leave it out to start "
+                                           "anew, or name a checkpoint's folder",
+                                           c->output_dir, passed ? ": " : "", passed ? passed : "");
+    free(path);
+    free(passed);
+    return status;
+}
+
+tt_status tt_resume_open(tt_comm *comm, const tt_config *c, tt_checkpoint *out)
+{
+    char path[PATH_BYTES] = "";
+    tt_group *world = tt_comm_world(comm);
+    tt_status status = TT_OK;
+    *out = (tt_checkpoint){0};
+    if (newest_is_meant(c)) {
+        if (tt_comm_rank(comm) == 0) status = find_newest(c, path);
+        TT_TRY(tt_agree(world, "find-checkpoint", status));
+        TT_TRY(tt_broadcast(world, "find-checkpoint", 0, path, sizeof path));
+    } else {
+        snprintf(path, sizeof path, "%s", c->resume_from_checkpoint);
+    }
+    status = tt_checkpoint_open(path, out);
+    if (status != TT_OK) tt_error_context(status, "resume_from_checkpoint");
+    return tt_agree(world, "open-checkpoint", status);
+}
