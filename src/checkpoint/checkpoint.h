@@ -1,0 +1,79 @@
+/* checkpoint.h - checkpoint-N: a model folder, plus what training needs to go on from it, plus the proof that it is whole.
+ *
+ *   checkpoint-N/
+ *     config.json, tokenizer files, model*.safetensors   a model folder like any other, in the source's layout
+ *     optimizer*.safetensors    exp_avg.NAME and exp_avg_sq.NAME with global shapes, in the type of the moments; master.NAME
+ *                               in F32 where the model's file holds NAME in fewer bits than training does
+ *     trainer_state.json        progress, in the common trainer's schema
+ *     tartan_manifest.json      step, what training wants to find again, size of every file, and for every range that a
+ *                               rank wrote its XXH64; written last
+ *
+ * Writing is three calls, so that the middle one can run beside training:
+ *
+ *   begin     collective   free space, layout, a folder under a temporary name with all files at full size
+ *   write     local        this rank's ranges, from its shards or from a copy of them; no word to other ranks
+ *   publish   collective   checksums to rank 0, everything on the disk, manifest, and one rename
+ *
+ * Until the rename the folder is "checkpoint-N.tartan-tmp" and nobody takes it for a checkpoint; a rename replaces nothing.
+ * Reading: any mesh reads any checkpoint, each rank the byte ranges that it owns.
+ */
+#ifndef TT_CHECKPOINT_CHECKPOINT_H
+#define TT_CHECKPOINT_CHECKPOINT_H
+
+#include "checkpoint/load.h"
+#include "checkpoint/save.h"
+
+#define TT_CHECKPOINT_MANIFEST "tartan_manifest.json"
+#define TT_CHECKPOINT_VERSION  1
+
+typedef struct tt_checkpoint_options {
+    const tt_save_options *model; /* source, config, aux_folder; borrowed until the writer ends */
+    bool with_state;              /* false: the model alone (save_only_model), which cannot be resumed */
+    bool snapshot;                /* copy the shards, so that write may run while training changes them */
+    int64_t step;
+    const json_t *train;          /* goes into the manifest as "train"; rank 0's counts */
+    const json_t *trainer_state;  /* rank 0's counts */
+} tt_checkpoint_options;
+
+typedef struct tt_checkpoint_writer tt_checkpoint_writer;
+
+/* tt_checkpoint_begin - folder: the final path, whose parent exists. Collective over the world; all ranks return the same
+ * status. TT_EIO with the bytes needed and free when the file system has too little room. */
+tt_status tt_checkpoint_begin(const char *folder, const tt_shards *shards, const tt_checkpoint_options *options,
+                              tt_checkpoint_writer **out);
+/* Local, on any thread, once. Bytes done are counted in `done` (may be NULL). */
+tt_status tt_checkpoint_write(tt_checkpoint_writer *w, _Atomic int64_t *done);
+/* tt_checkpoint_publish - mine: what write returned (with this thread's message). Removes the temporary folder when any rank
+ * has failed, and frees the writer in any case. Collective. */
+tt_status tt_checkpoint_publish(tt_checkpoint_writer **w, tt_status mine, tt_save_report *report);
+
+/* What a manifest tells, with the sizes of all files checked against it. */
+typedef struct tt_checkpoint {
+    char *path;
+    int64_t step;
+    bool with_state;
+    json_t *manifest; /* "train" is the trainer's own */
+} tt_checkpoint;
+
+/* tt_checkpoint_open - TT_EFORMAT or TT_EIO, naming what is missing, cut or damaged, unless the folder is whole as far as
+ * sizes, headers and the manifest's own checksum tell. Local. */
+tt_status tt_checkpoint_open(const char *folder, tt_checkpoint *out);
+void tt_checkpoint_close(tt_checkpoint *c);
+
+/* tt_checkpoint_newest - the checkpoint-N of the largest N in `folder` that opens; *passed lists those passed over as
+ * "checkpoint-7: WHY", one a line, NULL for none; both are freed by the caller. *path is NULL when there is none. Local. */
+tt_status tt_checkpoint_newest(const char *folder, char **path, char **passed);
+
+/* tt_checkpoint_prune - delete the oldest checkpoint-N of `folder` that have a manifest of tartan's, down to `keep`; never the
+ * newest that opens, nor `spare` (a path or NULL). Local: rank 0. */
+tt_status tt_checkpoint_prune(const char *folder, int keep, const char *spare);
+
+/* tt_checkpoint_check - every checksum of the manifest, this rank's share of the ranges. Local; callers agree. */
+tt_status tt_checkpoint_check(const tt_checkpoint *c, int rank, int size, int threads, _Atomic int64_t *done);
+
+/* tt_checkpoint_load - weights (the masters where there are any) and moments into shards whose source is this folder. Reads
+ * what this rank owns. TT_ECONFIG without state. Local; callers agree. */
+tt_status tt_checkpoint_load(const tt_checkpoint *c, const tt_source *source, tt_shards *shards, int threads,
+                             const tt_read_watch *watch, tt_load_report *report);
+
+#endif
