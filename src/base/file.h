@@ -1,4 +1,5 @@
-/* file.h - whole files, ranged reads and writes, paths. Every message names the path and the system's reason. */
+/* file.h - whole files, ranged reads and writes, folders, paths. Every message names the path and the system's reason.
+ * Every change of a file or folder goes through file.c, where tests can make it fail (base/fault.h). */
 #ifndef TT_BASE_FILE_H
 #define TT_BASE_FILE_H
 
@@ -26,6 +27,23 @@ bool tt_same_file(const char *a, const char *b);
 /* tt_dir_create - with parents; an existing folder is fine. */
 tt_status tt_dir_create(const char *path);
 
+/* tt_dir_sync - names that came, went or changed in this folder are on the disk. */
+tt_status tt_dir_sync(const char *path);
+/* tt_dir_remove - a folder and all that is in it; links are removed, not followed. A missing one is fine. */
+tt_status tt_dir_remove(const char *path);
+
+/* tt_file_rename - over what stands there: a file, or an empty folder. */
+tt_status tt_file_rename(const char *from, const char *to);
+/* tt_file_swap - two files or folders trade names, in one instant where the file system can do that; *swapped is false
+ * where it cannot, and nothing has changed. */
+tt_status tt_file_swap(const char *a, const char *b, bool *swapped);
+/* tt_file_remove - a missing one is fine. */
+tt_status tt_file_remove(const char *path);
+
+/* tt_dir_room - TT_EIO, with the bytes needed and free, when the file system of this folder has less room than that. Quotas
+ * do not show here. */
+tt_status tt_dir_room(const char *path, int64_t bytes);
+
 /* tt_path_join - "a/b" into out[size]; TT_ECONFIG when it does not fit. */
 tt_status tt_path_join(char *out, size_t size, const char *folder, const char *name);
 
@@ -37,7 +55,8 @@ typedef struct tt_file {
 } tt_file;
 
 tt_status tt_file_open(tt_file *f, const char *path);
-/* tt_file_create - new file of exactly `size` bytes (sparse until written); an existing one is replaced. */
+/* tt_file_create - new file of exactly `size` bytes, whose room is reserved where the file system can do that (sparse until
+ * written where not); an existing one is replaced. */
 tt_status tt_file_create(tt_file *f, const char *path, int64_t size);
 /* tt_file_open_write - an existing file for ranged writes. */
 tt_status tt_file_open_write(tt_file *f, const char *path);

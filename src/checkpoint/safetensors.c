@@ -12,6 +12,7 @@
 #include "base/json_walk.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -511,7 +512,8 @@ static bool lists_file(const tt_st_folder *f, const char *name)
     return false;
 }
 
-static tt_status open_sharded(const char *folder, const char *index_path, bool has_single, tt_st_folder *out)
+/* single: the name of the file that would hold everything, if there is one beside the index. */
+static tt_status open_sharded(const char *folder, const char *index_path, const char *single, tt_st_folder *out)
 {
     index_map m = {.path = index_path};
     char *text;
@@ -524,11 +526,9 @@ static tt_status open_sharded(const char *folder, const char *index_path, bool h
     TT_GO(open_listed_files(folder, &m, out));
     qsort(m.entries, (size_t)m.count, sizeof *m.entries, entries_by_name);
     TT_GO(check_agreement(&m, out));
-    if (has_single && !lists_file(out, TT_ST_MODEL_FILE)) {
-        status = tt_error_set(TT_EFORMAT,
-                              "%s: there is also a " TT_ST_MODEL_FILE
-                              ", which it does not list; remove the one that is out of date",
-                              index_path);
+    if (single && !lists_file(out, single)) {
+        status = tt_error_set(TT_EFORMAT, "%s: there is also a %s, which it does not list; remove the one that is out of date",
+                              index_path, single);
         goto fail;
     }
     out->sharded = true;
@@ -538,20 +538,35 @@ fail:
     return status;
 }
 
-tt_status tt_st_open_folder(const char *folder, tt_st_folder *out)
+/* A folder without weights by name: since a kill stopped their replacement, or since it never had any. */
+static tt_status refuse_folder(const char *folder, const char *index_path, const char *single)
 {
-    char index_path[4096], single[4096];
+    char path[4096 + sizeof TT_ST_REPLACED];
+    bool interrupted = false;
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s%s", i ? index_path : single, TT_ST_REPLACED);
+        interrupted |= tt_file_exists(path);
+    }
+    TT_CHECK(!interrupted, TT_EIO,
+             "'%s': the replacement of a model was interrupted; the new one is complete, but some of its files still have names "
+             "that end in " TT_ST_TEMPORARY ": remove that ending, and the files that end in " TT_ST_REPLACED, folder);
+    return tt_error_set(TT_EIO, "'%s' holds neither %s nor %s; weights in other formats must be converted first", folder,
+                        strrchr(single, '/') + 1, strrchr(index_path, '/') + 1);
+}
+
+tt_status tt_st_open_stem(const char *folder, const char *stem, tt_st_folder *out)
+{
+    char index_path[4096], single[4096], name[512];
     *out = (tt_st_folder){0};
     TT_CHECK(tt_dir_exists(folder), TT_EIO, "'%s' is not a folder", folder);
-    TT_TRY(tt_path_join(index_path, sizeof index_path, folder, TT_ST_INDEX_FILE));
-    TT_TRY(tt_path_join(single, sizeof single, folder, TT_ST_MODEL_FILE));
+    snprintf(name, sizeof name, "%s.safetensors.index.json", stem);
+    TT_TRY(tt_path_join(index_path, sizeof index_path, folder, name));
+    snprintf(name, sizeof name, "%s.safetensors", stem);
+    TT_TRY(tt_path_join(single, sizeof single, folder, name));
     bool has_index = tt_file_exists(index_path), has_single = tt_file_exists(single);
-    TT_CHECK(has_index || has_single, TT_EIO,
-             "'%s' holds neither " TT_ST_MODEL_FILE " nor " TT_ST_INDEX_FILE
-             "; weights in other formats must be converted first",
-             folder);
+    if (!has_index && !has_single) return refuse_folder(folder, index_path, single);
     if (has_index) {
-        tt_status status = open_sharded(folder, index_path, has_single, out);
+        tt_status status = open_sharded(folder, index_path, has_single ? name : NULL, out);
         if (status != TT_OK) tt_st_close(out);
         return status;
     }
@@ -564,6 +579,11 @@ tt_status tt_st_open_folder(const char *folder, tt_st_folder *out)
     free(out->path);
     out->path = path;
     return TT_OK;
+}
+
+tt_status tt_st_open_folder(const char *folder, tt_st_folder *out)
+{
+    return tt_st_open_stem(folder, "model", out);
 }
 
 /* --- tensors --------------------------------------------------------------------------------------- */

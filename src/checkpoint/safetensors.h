@@ -28,6 +28,9 @@
 #define TT_ST_MAX_HEADER 100000000 /* bytes, the common readers' limit too */
 #define TT_ST_MODEL_FILE "model.safetensors"
 #define TT_ST_INDEX_FILE "model.safetensors.index.json"
+/* Ends of names while files are written, and while others take their place (save.h). */
+#define TT_ST_TEMPORARY  ".tartan-tmp"
+#define TT_ST_REPLACED   ".tartan-old"
 
 typedef struct tt_st_tensor {
     char *name;
@@ -61,6 +64,8 @@ bool tt_st_size(tt_dtype type, int ndim, const int64_t *shape, int64_t *count, i
  * with an index and a model.safetensors that the index does not list is refused: one of them is stale. Other
  * files are not looked at. Files are in the order of their names. On failure *out is empty. Local. */
 tt_status tt_st_open_folder(const char *folder, tt_st_folder *out);
+/* tt_st_open_stem - the same for another base name than "model": STEM.safetensors or STEM.safetensors.index.json. */
+tt_status tt_st_open_stem(const char *folder, const char *stem, tt_st_folder *out);
 /* tt_st_open_file - the same for one file under any name (adapters, train state, outputs). */
 tt_status tt_st_open_file(const char *path, tt_st_folder *out);
 /* Accepts a zeroed or already closed struct. */
@@ -112,9 +117,9 @@ void tt_st_plan_free(tt_st_plan *p);
  * least 1. Pure. */
 int tt_st_split(tt_st_item *items, int64_t num_items, int64_t max_bytes);
 
-/* tt_st_write_index - TT_ST_INDEX_FILE for a plan of several files, keys sorted. extra (may be NULL): other
+/* tt_st_write_index - the index of a plan of several files into `path`, keys sorted. extra (may be NULL): other
  * members of its "metadata"; "total_size" is the plan's. Local. */
-tt_status tt_st_write_index(const char *folder, const tt_st_plan *plan, const tt_st_item *items,
+tt_status tt_st_write_index(const char *path, const tt_st_plan *plan, const tt_st_item *items,
                             int64_t num_items, const json_t *extra);
 
 #endif

@@ -243,11 +243,9 @@ static tt_status index_tree(const tt_st_plan *plan, const tt_st_item *items, int
     return TT_OK;
 }
 
-tt_status tt_st_write_index(const char *folder, const tt_st_plan *plan, const tt_st_item *items,
+tt_status tt_st_write_index(const char *path, const tt_st_plan *plan, const tt_st_item *items,
                             int64_t num_items, const json_t *extra)
 {
-    char path[4096];
-    TT_TRY(tt_path_join(path, sizeof path, folder, TT_ST_INDEX_FILE));
     json_t *metadata = json_object(), *map = json_object();
     json_t *all = json_pack("{s:O*, s:O*}", "metadata", metadata, "weight_map", map);
     tt_status status = all && metadata && map ? index_tree(plan, items, num_items, extra, metadata, map)

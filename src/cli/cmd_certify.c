@@ -104,6 +104,7 @@ static tt_status run(tt_comm *comm, const tt_command *self, int argc, char **arg
         TT_MESH_OPTIONS(o.mesh),
         {"batch", TT_OPTION_TEXT, &batch, "JSON file with input_ids, attention_mask, labels, position_ids"},
         {"save_outputs", TT_OPTION_TEXT, &o.save_outputs, "write loss, logits and gradients to this .safetensors file"},
+        {"overwrite", TT_OPTION_FLAG, &o.overwrite, "--save_outputs may replace a file"},
         {"threads", TT_OPTION_INT, &threads, "threads per rank (default: cpus of the host / ranks on it)"},
     };
     TT_TRY(tt_options_parse(comm, self, options, sizeof options / sizeof *options, argc, argv, &o.model, &help));

@@ -185,7 +185,7 @@ tt_status tt_certify(tt_comm *comm, const tt_certify_options *o, tt_certify_repo
 {
     tt_certify_run mesh_run = {0}, reference = {0}, alternative = {0};
     *report = (tt_certify_report){0};
-    tt_status status = o->save_outputs ? tt_save_file_check(o->save_outputs) : TT_OK;
+    tt_status status = o->save_outputs ? tt_save_file_check(o->save_outputs, o->overwrite) : TT_OK;
     status = tt_agree(tt_comm_world(comm), "certify-outputs", status);
     if (status == TT_OK) status = open_run(comm, o, o->mesh, NULL, &mesh_run);
     if (status == TT_OK && o->save_outputs) {
@@ -194,7 +194,7 @@ tt_status tt_certify(tt_comm *comm, const tt_certify_options *o, tt_certify_repo
         status = tt_agree(mesh_run.engine.mesh->world, "certify-logits", status);
     }
     if (status == TT_OK) status = execute(&mesh_run, false);
-    if (status == TT_OK && o->save_outputs) status = tt_certify_save(o->save_outputs, &mesh_run, o->rows);
+    if (status == TT_OK && o->save_outputs) status = tt_certify_save(o->save_outputs, o->overwrite, &mesh_run, o->rows);
     if (status == TT_OK) status = compare(o, &mesh_run, &reference, &alternative, report);
     if (status == TT_OK) status = conclude(&mesh_run, &reference, report);
     close_run(&alternative);

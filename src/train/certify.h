@@ -23,6 +23,7 @@ typedef struct tt_certify_options {
     tt_mesh_sizes mesh;
     int threads;
     const char *save_outputs; /* FILE.safetensors for loss, logits and gradients of the mesh run; NULL: none */
+    bool overwrite;           /* save_outputs may replace a file */
 } tt_certify_options;
 
 typedef struct tt_certify_row {

@@ -32,6 +32,6 @@ tt_status tt_certify_compare_gradients(const tt_certify_run *mesh_run, const tt_
                                        const tt_certify_run *alternative, tt_certify_report *report);
 
 /* tt_certify_save - loss, logits [B,S,V] and gradients of the mesh run into one file. Collective. */
-tt_status tt_certify_save(const char *path, const tt_certify_run *mesh_run, const tt_batch_file *rows);
+tt_status tt_certify_save(const char *path, bool overwrite, const tt_certify_run *mesh_run, const tt_batch_file *rows);
 
 #endif

@@ -73,7 +73,7 @@ static void list_ranges(output *o, const tt_certify_run *run, const tt_batch_fil
     }
 }
 
-tt_status tt_certify_save(const char *path, const tt_certify_run *run, const tt_batch_file *rows)
+tt_status tt_certify_save(const char *path, bool overwrite, const tt_certify_run *run, const tt_batch_file *rows)
 {
     output o = {0};
     float loss = (float)run->loss;
@@ -84,7 +84,7 @@ tt_status tt_certify_save(const char *path, const tt_certify_run *run, const tt_
     status = tt_agree(run->engine.mesh->world, "certify-outputs", status);
     if (status == TT_OK) {
         list_ranges(&o, run, rows, &loss);
-        status = tt_save_file(path, run->engine.mesh, o.items, o.num_items, o.ranges, o.num_ranges);
+        status = tt_save_file(path, overwrite, run->engine.mesh, o.items, o.num_items, o.ranges, o.num_ranges);
     }
     free_output(&o, run->engine.table.params.num);
     return status;

@@ -409,7 +409,9 @@ static void items_are_split_and_indexed(void **state)
     assert_string_equal(plan.file_names[3], "model-00004-of-00004.safetensors");
     create_files(folder, &plan);
     json_t *extra = json_pack("{s:i, s:i}", "total_parameters", 178, "total_size", 1);
-    assert_ok(tt_st_write_index(folder, &plan, items, 6, extra));
+    char index_path[1200];
+    assert_ok(tt_path_join(index_path, sizeof index_path, folder, TT_ST_INDEX_FILE));
+    assert_ok(tt_st_write_index(index_path, &plan, items, 6, extra));
     json_decref(extra);
     tt_st_folder f;
     assert_ok(tt_st_open_folder(folder, &f));
