@@ -2,8 +2,9 @@
  *
  *   checkpoint-N/
  *     config.json, tokenizer files, model*.safetensors   a model folder like any other, in the source's layout
- *     optimizer*.safetensors    exp_avg.NAME and exp_avg_sq.NAME with global shapes, in the type of the moments; master.NAME
- *                               in F32 where the model's file holds NAME in fewer bits than training does
+ *     optimizer*.safetensors    exp_avg.NAME and exp_avg_sq.NAME of what is trained, with global shapes, in the type of the
+ *                               moments; master.NAME, in the type in which training keeps it, where the model's file cannot
+ *                               hold that exactly
  *     trainer_state.json        progress, in the common trainer's schema
  *     tartan_manifest.json      step, what training wants to find again, size of every file, and for every range that a
  *                               rank wrote its XXH64; written last
@@ -14,7 +15,8 @@
  *   write     local        this rank's ranges, from its shards or from a copy of them; no word to other ranks
  *   publish   collective   checksums to rank 0, everything on the disk, manifest, and one rename
  *
- * Until the rename the folder is "checkpoint-N.tartan-tmp" and nobody takes it for a checkpoint; a rename replaces nothing.
+ * Until the rename the folder is "checkpoint-N.tartan-tmp" and nobody takes it for a checkpoint. A rename replaces nothing;
+ * with overwrite an older checkpoint of that name trades places with the new one and is then removed.
  * Reading: any mesh reads any checkpoint, each rank the byte ranges that it owns.
  */
 #ifndef TT_CHECKPOINT_CHECKPOINT_H
@@ -38,9 +40,13 @@ typedef struct tt_checkpoint_options {
 typedef struct tt_checkpoint_writer tt_checkpoint_writer;
 
 /* tt_checkpoint_begin - folder: the final path, whose parent exists. Collective over the world; all ranks return the same
- * status. TT_EIO with the bytes needed and free when the file system has too little room. */
+ * status. TT_EIO with the bytes needed and free when the file system has too little room; TT_ECONFIG when the folder exists,
+ * unless options->model->overwrite. A folder that a killed run has left under the temporary name is removed. */
 tt_status tt_checkpoint_begin(const char *folder, const tt_shards *shards, const tt_checkpoint_options *options,
                               tt_checkpoint_writer **out);
+/* tt_checkpoint_snapshot_bytes - what `snapshot` takes on this rank until the writer ends: its weights, and its moments when
+ * they are saved. Local. */
+int64_t tt_checkpoint_snapshot_bytes(const tt_shards *shards, bool moments);
 /* Local, on any thread, once. Bytes done are counted in `done` (may be NULL). */
 tt_status tt_checkpoint_write(tt_checkpoint_writer *w, _Atomic int64_t *done);
 /* tt_checkpoint_publish - mine: what write returned (with this thread's message). Removes the temporary folder when any rank
@@ -65,14 +71,20 @@ void tt_checkpoint_close(tt_checkpoint *c);
 tt_status tt_checkpoint_newest(const char *folder, char **path, char **passed);
 
 /* tt_checkpoint_prune - delete the oldest checkpoint-N of `folder` that have a manifest of tartan's, down to `keep`; never the
- * newest that opens, nor `spare` (a path or NULL). Local: rank 0. */
+ * newest that opens, nor `spare` (a path or NULL). keep 0 or less: all stay. Local: rank 0. */
 tt_status tt_checkpoint_prune(const char *folder, int keep, const char *spare);
+
+/* tt_checkpoint_sweep - delete what killed runs have left in `folder`: checkpoint-N.tartan-tmp, and checkpoint-N.tartan-old
+ * beside a checkpoint-N. For the start of a run, when nobody else writes there. Local: rank 0. */
+tt_status tt_checkpoint_sweep(const char *folder);
 
 /* tt_checkpoint_check - every checksum of the manifest, this rank's share of the ranges. Local; callers agree. */
 tt_status tt_checkpoint_check(const tt_checkpoint *c, int rank, int size, int threads, _Atomic int64_t *done);
 
 /* tt_checkpoint_load - weights (the masters where there are any) and moments into shards whose source is this folder. Reads
- * what this rank owns. TT_ECONFIG without state. Local; callers agree. */
+ * what this rank owns; the report counts weights and moments. State is matched by name, strictly: TT_EMISMATCH for what is
+ * missing, left over, or of another shape. Types may differ and are converted. TT_ECONFIG without state. Local; callers
+ * agree. */
 tt_status tt_checkpoint_load(const tt_checkpoint *c, const tt_source *source, tt_shards *shards, int threads,
                              const tt_read_watch *watch, tt_load_report *report);
 
