@@ -31,7 +31,7 @@ why="left after 30 s: $(pgrep -fa "output_dir $PWD/$tmp/out")"
 ! ranks_left
 ok $? 'no rank is left on either side'
 output=$(tr -d '\0' <"$tmp/said")
-said 'rank 0 (host host1' "not complete after $deadline s" 'missing: ranks 2-3' 'rank 2 (host host2' 'sends no word for'
+said '(host host1, ' "not complete after $deadline s" 'missing: ranks 2-3' 'rank 2 (host host2' 'sends no word for'
 ok $? 'the report names the ranks behind the link'
 hosts_join 2
 pkill -KILL -f "plm_rsh_agent $PWD/$hosts_agent" 2>/dev/null
