@@ -51,7 +51,7 @@ fi
 
 places=('start configuration' 'check check' 'prepare prepare' 'open open-files' 'load load' 'forward dispatch-tokens'
   'forward gather-unit' 'backward dispatch-gradients' 'backward reduce-gradient' 'step gradient-norm' 'save save-write'
-  'save save-publish')
+  'save save-publish' 'save checkpoint-begin' 'save checkpoint-write' 'save checkpoint-publish')
 if [ -n "${TT_FULL:-}" ]; then
   for place in "${places[@]}"; do
     for kind in error abort assert memory segv kill exit stop spin; do
@@ -74,6 +74,9 @@ else
   fails backward reduce-gradient assert 0
   fails step gradient-norm abort 1
   fails step gradient-norm stop 0
+  fails save checkpoint-create error 1
+  fails save checkpoint-write kill 2
+  fails save checkpoint-publish abort 0
   fails save save-write error 2
   fails save save-publish kill 1
   fails save save-write spin 3

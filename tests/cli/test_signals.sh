@@ -6,8 +6,9 @@ if ! command -v pgrep >/dev/null; then
   finish
 fi
 
-# A rate that does not depend on the number of steps: then a run that is stopped after N is one of N steps.
-options=("${sft_options[@]}" --lr_scheduler_type constant --logging_steps 1)
+# A rate that does not depend on the number of steps: then a run that is stopped after N is one of N steps. Without checkpoints
+# it leaves its model.
+options=("${sft_options[@]}" --lr_scheduler_type constant --logging_steps 1 --save_strategy no)
 
 # until_true COMMAND ...: poll for up to 30 s, as long as the job lives.
 until_true() {
@@ -76,6 +77,23 @@ cmp "$tmp/one/model.safetensors" "$tmp/whole/model.safetensors"
 ok $? 'the model of a run of so many steps'
 check 'SIGTERM ends a process after a step' signalled TERM 0 term 0
 
+# With checkpoints it leaves one, says how to go on, and goes on as if nothing had been.
+leaves_a_checkpoint() { # leaves_a_checkpoint RANKS OUT WHOM
+  local number=$1 name=$2 last options=("${options[@]}" --save_strategy steps)
+  signalled USR1 "$number" "$name" "$3" || return 1
+  why='no note on how to go on, or a model'
+  said "saved in $out/checkpoint-$steps; go on with resume_from_checkpoint: true" || return 1
+  [ -e "$out/checkpoint-$steps/tartan_manifest.json" ] && [ ! -e "$out/model.safetensors" ] || return 1
+  last=$((steps + 2))
+  run "$number" sft "${options[@]}" --output_dir "$out" --max_steps $last --resume_from_checkpoint true
+  why="it did not go on from step $steps"
+  [ $status = 0 ] && said "resumed: '$out/checkpoint-$steps'" || return 1
+  run "$number" sft "${options[@]}" --output_dir "$tmp/$name-whole" --max_steps $last --save_strategy no
+  why='not the run that was never stopped'
+  cmp "$out/model.safetensors" "$tmp/$name-whole/model.safetensors" && [ "$(wc -l <"$out/metrics.jsonl")" = $((last + 1)) ]
+}
+check 'with checkpoints it leaves one' leaves_a_checkpoint 0 goes-on 0
+
 # Senders such as timeout reach a process twice, by its number and by its group.
 twice_at_once() {
   begin 0 twice
@@ -106,6 +124,7 @@ if mpi; then
   check 'SIGUSR1 to the launcher of 2 ranks' signalled USR1 2 launcher launcher
   runs 'what they leave is a model' 0 inspect "$tmp/launcher"
   check 'SIGUSR1 to one of 2 ranks' signalled USR1 2 usr1 1
+  check 'with checkpoints, 2 ranks' leaves_a_checkpoint 2 goes-on-2 1
   check 'SIGTERM to one of 2 ranks' signalled TERM 2 rank 1
   runs 'what it leaves is a model' 0 generate "$tmp/rank" --prompt hello --max_new_tokens 2
 else
