@@ -71,7 +71,7 @@ void tt_checkpoint_close(tt_checkpoint *c);
 tt_status tt_checkpoint_newest(const char *folder, char **path, char **passed);
 
 /* tt_checkpoint_prune - delete the oldest checkpoint-N of `folder` that have a manifest of tartan's, down to `keep`; never the
- * newest that opens, nor `spare` (a path or NULL). keep 0 or less: all stay. Local: rank 0. */
+ * newest that opens nor what stands behind it, nor `spare` (a path or NULL). keep 0 or less: all stay. Local: rank 0. */
 tt_status tt_checkpoint_prune(const char *folder, int keep, const char *spare);
 
 /* tt_checkpoint_sweep - delete what killed runs have left in `folder`: checkpoint-N.tartan-tmp, and checkpoint-N.tartan-old

@@ -145,7 +145,8 @@ static tt_status prune(const char *folder, const list *l, int keep, const char *
     }
     for (int64_t i = l->num - 1; i >= 0 && there > keep; i--) {
         TT_TRY(path_of(folder, l->steps[i], "", path, sizeof path));
-        if (!is_ours(path) || (newest && strcmp(path, newest) == 0) || (spare && tt_same_file(path, spare))) continue;
+        if (!newest || strcmp(path, newest) == 0) break;
+        if (!is_ours(path) || (spare && tt_same_file(path, spare))) continue;
         TT_TRY(delete_one(folder, l->steps[i], path));
         there--;
     }
