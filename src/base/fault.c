@@ -31,6 +31,11 @@ void tt_file_fault_kill(int64_t operation)
     atomic_store(&last_operation, operation);
 }
 
+int64_t tt_file_fault_operations(void)
+{
+    return atomic_load(&operations);
+}
+
 int tt_file_fault(tt_file_op op, const char *path, int64_t amount)
 {
     int64_t last = atomic_load(&last_operation);

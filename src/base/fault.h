@@ -56,6 +56,7 @@ void tt_file_fault_plant(tt_file_fault_plan plan);
 /* tt_file_fault_kill - the process ends at once, as if killed, in front of the operation of this number, counted over all
  * threads from 0; -1: never. Starts counting anew. */
 void tt_file_fault_kill(int64_t operation);
+int64_t tt_file_fault_operations(void);
 /* Whether this fault is planted. Set before ranks start; all threads read it. */
 bool tt_fault(tt_fault_switch f);
 void tt_fault_plant(tt_fault_switch f);

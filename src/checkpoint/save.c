@@ -102,23 +102,38 @@ static bool ends_with(const char *s, const char *end)
 /* The names by which readers find weights. */
 static const char *const entries[] = {TT_ST_INDEX_FILE, TT_ST_MODEL_FILE};
 
-/* What an interrupted save has left: new files that did not get their names, and old ones behind a new model. */
-static tt_status remove_leftovers(const char *folder)
+/* Removes the files of a folder that `unwanted` says. */
+static tt_status remove_where(const char *folder, bool (*unwanted)(const char *name, const void *arg), const void *arg)
 {
     char path[4096];
     tt_status status = TT_OK;
-    bool has_model = exists(folder, entries[0]) || exists(folder, entries[1]);
     DIR *d = opendir(folder);
     TT_CHECK(d, TT_EIO, "cannot list '%s': %s", folder, strerror(errno));
     for (struct dirent *e; status == TT_OK && (e = readdir(d));) {
-        if (!ends_with(e->d_name, TT_ST_TEMPORARY) && !(has_model && ends_with(e->d_name, TT_ST_REPLACED))) continue;
-        if (exists(folder, e->d_name)) {
-            status = tt_path_join(path, sizeof path, folder, e->d_name);
-            if (status == TT_OK) status = tt_file_remove(path);
-        }
+        if (!unwanted(e->d_name, arg) || !exists(folder, e->d_name)) continue;
+        status = tt_path_join(path, sizeof path, folder, e->d_name);
+        if (status == TT_OK) status = tt_file_remove(path);
     }
     closedir(d);
     return status;
+}
+
+/* What an interrupted save has left: new files that did not get their names, and old ones behind a new model. */
+static bool is_leftover(const char *name, const void *folder)
+{
+    bool has_model = exists(folder, entries[0]) || exists(folder, entries[1]);
+    return ends_with(name, TT_ST_TEMPORARY) || (has_model && ends_with(name, TT_ST_REPLACED));
+}
+
+/* A shard of a model that is no file of this one. */
+static bool is_stale(const char *name, const void *plan)
+{
+    const tt_st_plan *files = plan;
+    int i, n, end = 0;
+    if (sscanf(name, "model-%5d-of-%5d.safetensors%n", &i, &n, &end) != 2 || end == 0 || name[end]) return false;
+    for (int k = 0; k < files->num_files; k++)
+        if (strcmp(name, files->file_names[k]) == 0) return false;
+    return true;
 }
 
 /* The state of a folder while files take their places. */
@@ -126,8 +141,7 @@ typedef struct exchange {
     const char *folder;
     const tt_st_plan *files;
     const tt_save_small *small;
-    tt_st_folder old;     /* the model that stood here, as far as it can be read */
-    bool begun;           /* something has been renamed */
+    bool begun; /* something has been renamed */
 } exchange;
 
 static tt_status move(exchange *x, const char *name, const char *from_suffix, const char *to_suffix)
@@ -177,35 +191,23 @@ static tt_status place_new(exchange *x)
     return tt_dir_sync(x->folder);
 }
 
-/* Files of the old model that the new one has not replaced. */
-static tt_status remove_old(exchange *x)
-{
-    char path[4096];
-    for (int i = 0; i < 2; i++) {
-        TT_TRY(tt_output_path(path, sizeof path, x->folder, entries[i], TT_ST_REPLACED));
-        TT_TRY(tt_file_remove(path));
-    }
-    for (int i = 0; i < x->old.num_files; i++) {
-        bool kept = false;
-        for (int j = 0; j < x->files->num_files; j++) kept |= strcmp(x->old.file_names[i], x->files->file_names[j]) == 0;
-        TT_TRY(tt_path_join(path, sizeof path, x->folder, x->old.file_names[i]));
-        if (!kept) TT_TRY(tt_file_remove(path));
-    }
-    return TT_OK;
-}
-
 /* Rank 0, after all files are on the disk under their temporary names. */
 static tt_status publish_model(exchange *x, bool overwrite)
 {
-    if (overwrite && tt_st_open_folder(x->folder, &x->old) != TT_OK) x->old = (tt_st_folder){0};
+    char path[4096];
     tt_status status = tt_dir_sync(x->folder);
     if (status == TT_OK) status = hide_old(x);
     if (status == TT_OK) status = place_new(x);
-    if (status == TT_OK) status = remove_old(x);
-    tt_st_close(&x->old);
     if (status != TT_OK && x->begun)
-        tt_error_context(status, "the model is complete in '%s', but part of it still has names that end in %s (docs/checkpoints.md)",
-                         x->folder, TT_ST_TEMPORARY);
+        return tt_error_context(status,
+                                "the model is complete in '%s', but part of it still has names that end in " TT_ST_TEMPORARY
+                                " (docs/checkpoints.md)",
+                                x->folder);
+    if (status == TT_OK && overwrite) status = remove_where(x->folder, is_stale, x->files);
+    for (int i = 0; i < 2 && status == TT_OK; i++) {
+        status = tt_output_path(path, sizeof path, x->folder, entries[i], TT_ST_REPLACED);
+        if (status == TT_OK) status = tt_file_remove(path);
+    }
     return status;
 }
 
@@ -248,7 +250,7 @@ static tt_status write_model(const tt_mesh *mesh, tt_output *w, const tt_save_op
     if (first) {
         status = tt_dir_create(w->folder);
         if (status == TT_OK) status = tt_save_check(w->folder, o->overwrite);
-        if (status == TT_OK) status = remove_leftovers(w->folder);
+        if (status == TT_OK) status = remove_where(w->folder, is_leftover, w->folder);
         if (status == TT_OK) status = prepare(w);
     }
     status = tt_agree(mesh->world, "save-create", status);
