@@ -1,10 +1,13 @@
-/* cmd_inspect.c - tartan inspect: what a model folder or a safetensors file holds. One rank; reads headers only. */
+/* cmd_inspect.c - tartan inspect: what a model folder, a checkpoint or a safetensors file holds. One rank; reads headers
+ * only. */
 #include "base/file.h"
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/source.h"
 #include "cli/options.h"
 #include "model/table.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void print_types(const tt_st_folder *f)
@@ -59,11 +62,52 @@ static void print_model(const tt_model_config *c, const tt_params *params)
            (long long)tt_params_active(params, c->experts_per_token));
 }
 
+/* "key  value" of every member, values as JSON in one line, cut. */
+static void print_members(const char *title, const json_t *object)
+{
+    const char *key;
+    json_t *value;
+    if (json_object_size(object)) printf("  %s\n", title);
+    json_object_foreach((json_t *)object, key, value)
+    {
+        char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
+        printf("    %-24s %.100s%s\n", key, text ? text : "?", text && strlen(text) > 100 ? " ..." : "");
+        free(text);
+    }
+}
+
+/* Of a folder with a manifest. */
+static tt_status inspect_checkpoint(const char *path)
+{
+    tt_checkpoint c;
+    const char *name;
+    json_t *entry;
+    TT_TRY(tt_checkpoint_open(path, &c));
+    printf("checkpoint\n");
+    printf("  step                %lld\n", (long long)c.step);
+    printf("  optimizer state     %s\n", c.with_state ? "yes" : "no: it cannot be resumed");
+    print_members("written by", json_object_get(c.manifest, "mesh"));
+    print_members("precision", json_object_get(c.manifest, "precision"));
+    print_members("train", json_object_get(c.manifest, "train"));
+    printf("files of the manifest\n");
+    json_object_foreach(json_object_get(c.manifest, "files"), name, entry)
+        printf("  %-50s %16lld bytes\n", name, (long long)json_integer_value(json_object_get(entry, "bytes")));
+    tt_checkpoint_close(&c);
+    return TT_OK;
+}
+
+static bool has_manifest(const char *path)
+{
+    char manifest[4096];
+    return tt_path_join(manifest, sizeof manifest, path, TT_CHECKPOINT_MANIFEST) == TT_OK && tt_file_exists(manifest);
+}
+
 static tt_status inspect_folder(const char *path, bool tensors)
 {
     tt_model_config config;
     tt_model_table table;
     tt_source source;
+    if (has_manifest(path)) TT_TRY(inspect_checkpoint(path));
     TT_TRY(tt_model_config_load(path, &config));
     tt_status status = tt_model_table_build(&config, &table);
     if (status == TT_OK) {
@@ -104,7 +148,7 @@ static tt_status run(tt_comm *comm, const tt_command *self, int argc, char **arg
 const tt_command tt_cmd_inspect = {
     .name = "inspect",
     .arguments = "PATH",
-    .summary = "what a model folder or a .safetensors file holds",
+    .summary = "what a model, checkpoint or .safetensors file holds",
     .min_positional = 1,
     .max_positional = 1,
     .run = run,

@@ -15,7 +15,7 @@
 #endif
 
 static const tt_command *const commands[] = {
-    &tt_cmd_sft, &tt_cmd_certify, &tt_cmd_init, &tt_cmd_inspect, &tt_cmd_render, &tt_cmd_generate,
+    &tt_cmd_sft, &tt_cmd_certify, &tt_cmd_init, &tt_cmd_inspect, &tt_cmd_verify, &tt_cmd_render, &tt_cmd_generate,
 };
 
 #define NUM_COMMANDS (sizeof commands / sizeof *commands)

@@ -43,6 +43,6 @@ tt_status tt_options_parse(tt_comm *comm, const tt_command *command, const tt_op
         {"ep_size", TT_OPTION_SIZE, &(sizes).ep_size, "ranks that together hold every expert once (default 1)"},        \
         {"expert_dispatch", TT_OPTION_DISPATCH, &(sizes).dispatch, "how tokens reach experts: alltoall, allgather, allreduce"}
 
-extern const tt_command tt_cmd_sft, tt_cmd_certify, tt_cmd_init, tt_cmd_inspect, tt_cmd_render, tt_cmd_generate;
+extern const tt_command tt_cmd_sft, tt_cmd_certify, tt_cmd_init, tt_cmd_inspect, tt_cmd_verify, tt_cmd_render, tt_cmd_generate;
 
 #endif

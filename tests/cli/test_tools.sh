@@ -15,6 +15,36 @@ refused 1 'inspect another file' "$data" safetensors -- inspect "$data"
 refused 1 'inspect an endless file' "'/dev/zero'" -- inspect /dev/zero
 refused 2 'inspect with a slip' "'--tensor'" "'--tensors'" -- inspect "$model" --tensor
 
+# --- verify ---
+runs 'verify a folder' 0 verify "$model"
+check 'says what it looked at' said 'model: 69 tensors in 1 file' 'headers in order'
+runs 'verify values' 0 verify "$model" --deep
+check 'counts those that are not finite' said 'values: 0 NaN, 0 infinite'
+runs 'verify shards' 0 verify tests/fixtures/O1-sharded/model
+check 'reads the index' said '69 tensors in 3 files' 'headers and index in order'
+runs 'verify a file' 0 verify "$model/model.safetensors"
+mkdir -p "$tmp/adapter" "$tmp/cut"
+cp "$model/model.safetensors" "$tmp/adapter/adapter_model.safetensors"
+runs 'verify an adapter' 0 verify "$tmp/adapter"
+check 'under its name' said 'adapter_model: 69 tensors'
+size=$(stat -c %s "$tmp/adapter/adapter_model.safetensors")
+printf '\377\377\377\377' | dd of="$tmp/adapter/adapter_model.safetensors" bs=1 seek=$((size - 4)) conv=notrunc status=none
+runs 'verify does not read values unasked' 0 verify "$tmp/adapter"
+for ranks in 0 3; do
+  [ $ranks = 0 ] || mpi || continue
+  run $ranks verify "$tmp/adapter" --deep
+  [ $status = 1 ] && said 'model.norm.weight: 1 NaN, 0 infinite' 'values: 1 NaN, 0 infinite, in 1 tensors' 'tartan: error: '
+  ok $? "verify finds a NaN, $ranks ranks"
+done
+ranks=0
+head -c $((size - 1)) "$model/model.safetensors" >"$tmp/cut/model.safetensors"
+refused 1 'verify a file that was cut' model.safetensors 'cut short' -- verify "$tmp/cut"
+echo '{}' >"$tmp/cut/tartan_manifest.json"
+refused 1 'verify what a manifest does not prove' tartan_manifest.json damaged -- verify "$tmp/cut"
+refused 1 'verify a folder of other things' model.safetensors -- verify tests/cli
+refused 1 'verify what is not there' "'nowhere'" -- verify nowhere
+refused 2 'verify nothing' PATH -- verify
+
 # --- render ---
 sources=(--model_name_or_path "$model" --dataset_name "$data")
 run 0 render "${sources[@]}" --rows 1 --ids --assistant_only_loss
