@@ -42,7 +42,9 @@ int tt_file_fault(tt_file_op op, const char *path, int64_t amount)
     if (last >= 0 && atomic_fetch_add(&operations, 1) >= last) _exit(TT_FAULT_EXIT);
     if (!(file_plan.ops & (unsigned)op) || (file_plan.path && !strstr(path, file_plan.path))) return 0;
     file_plan.after -= amount;
-    return file_plan.after < 0 ? file_plan.error : 0;
+    if (file_plan.after >= 0) return 0;
+    if (file_plan.once) file_plan.ops = 0;
+    return file_plan.error;
 }
 #else
 /* ISO C wants a declaration in every file. */

@@ -44,6 +44,7 @@ typedef struct tt_file_fault_plan {
     const char *path; /* borrowed; NULL: all */
     int64_t after;
     int error;
+    bool once; /* what comes after the first failure goes well again */
 } tt_file_fault_plan;
 
 #define TT_FAULT_EXIT 77 /* status of a process that was killed by plan */

@@ -89,7 +89,7 @@ static tt_status run_rank(tt_comm *comm, void *arg)
                          .save_dtype = r->save_dtype, .max_file_bytes = r->max_file_bytes};
     tt_status status = r->seed ? visit_all(e.shards, r->seed, false) : TT_OK;
     if (r->bad_ops && e.mesh->rank == r->bad_rank)
-        tt_file_fault_plant((tt_file_fault_plan){r->bad_ops, r->bad_path, r->bad_after, r->bad_error});
+        tt_file_fault_plant((tt_file_fault_plan){r->bad_ops, r->bad_path, r->bad_after, r->bad_error, r->bad_once});
     if (status == TT_OK && r->checkpoint) status = write_checkpoint(r, &e, &s);
     if (status == TT_OK && r->model) status = tt_save_model(r->model, e.shards, &s, &report);
     tt_file_fault_plant((tt_file_fault_plan){0});

@@ -23,6 +23,7 @@ typedef struct saved_run {
     const char *bad_path;
     int64_t bad_after;
     int bad_error;
+    bool bad_once;
     /* Called on rank 0 between begin and write; may be NULL. */
     void (*meddle)(void *user);
     void *user;
