@@ -286,6 +286,11 @@ static tt_status hash_small_files(tt_checkpoint_writer *w)
     return TT_OK;
 }
 
+int64_t tt_checkpoint_bytes(const tt_checkpoint_writer *w)
+{
+    return tt_output_bytes(&w->outputs[MODEL]) + tt_output_bytes(&w->outputs[STATE]);
+}
+
 tt_status tt_checkpoint_write(tt_checkpoint_writer *w, _Atomic int64_t *done)
 {
     for (int i = 0; i < NUM_SETS; i++) {

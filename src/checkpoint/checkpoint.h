@@ -47,6 +47,8 @@ tt_status tt_checkpoint_begin(const char *folder, const tt_shards *shards, const
 /* tt_checkpoint_snapshot_bytes - what `snapshot` takes on this rank until the writer ends: its weights, and its moments when
  * they are saved. Local. */
 int64_t tt_checkpoint_snapshot_bytes(const tt_shards *shards, bool moments);
+/* tt_checkpoint_bytes - what write will write on this rank. Local. */
+int64_t tt_checkpoint_bytes(const tt_checkpoint_writer *w);
 /* Local, on any thread, once. Bytes done are counted in `done` (may be NULL). */
 tt_status tt_checkpoint_write(tt_checkpoint_writer *w, _Atomic int64_t *done);
 /* tt_checkpoint_publish - mine: what write returned (with this thread's message). Removes the temporary folder when any rank

@@ -34,6 +34,14 @@ void tt_output_share(tt_output *o, const tt_mesh *mesh)
     o->carried_end = tt_block_begin(carried, mesh->world_size, mesh->rank + 1);
 }
 
+int64_t tt_output_bytes(const tt_output *o)
+{
+    int64_t sum = o->carried_end - o->carried_begin;
+    for (int64_t i = 0; i < o->num_ranges; i++)
+        sum += o->ranges[i].count * (int64_t)tt_dtype_size(o->layout->items[o->ranges[i].item].dtype);
+    return sum;
+}
+
 tt_status tt_output_create(tt_output *o)
 {
     char path[4096];
@@ -61,6 +69,7 @@ typedef struct sink {
     tt_file file; /* .path NULL until it is needed */
     int index;
     int64_t begin, at;
+    int64_t unflushed;
     XXH64_state_t *hash;
     char *piece; /* TT_OUTPUT_PIECE bytes, when needed */
 } sink;
@@ -110,7 +119,10 @@ static tt_status put(sink *s, const void *data, int64_t bytes)
     if (s->o->done) atomic_fetch_add(s->o->done, bytes);
     s->at += bytes;
     s->o->bytes += bytes;
-    return TT_OK;
+    s->unflushed += bytes;
+    if (s->unflushed < TT_OUTPUT_FLUSH) return TT_OK;
+    s->unflushed = 0;
+    return tt_file_sync(&s->file);
 }
 
 /* Elements of `data` to where they belong in the file, converted when the types differ. */
@@ -174,6 +186,7 @@ static tt_status write_file(sink *s)
 {
     TT_TRY(write_own(s));
     TT_TRY(write_carried(s));
+    s->unflushed = 0;
     return s->file.path ? tt_file_sync(&s->file) : TT_OK;
 }
 

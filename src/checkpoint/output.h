@@ -2,7 +2,8 @@
  *
  * Rank 0 creates the files of a layout, with their headers; then every rank writes its own ranges, converted while copying,
  * in pieces of at most TT_OUTPUT_PIECE bytes, each hashed as it goes out. A range is cut at TT_OUTPUT_RANGE bytes, so that
- * a checksum says where damage is and many can be verified at once. Memory: one piece.
+ * a checksum says where damage is and many can be verified at once. What was written is flushed every TT_OUTPUT_FLUSH
+ * bytes: a system that gathers it in memory would else stand still for minutes at the end. Memory: one piece.
  */
 #ifndef TT_CHECKPOINT_OUTPUT_H
 #define TT_CHECKPOINT_OUTPUT_H
@@ -13,6 +14,7 @@
 
 #define TT_OUTPUT_PIECE ((int64_t)4 << 20)
 #define TT_OUTPUT_RANGE ((int64_t)64 << 20)
+#define TT_OUTPUT_FLUSH ((int64_t)256 << 20)
 
 /* Bytes [begin, end) of a file, and their XXH64 with seed 0. */
 typedef struct tt_stretch {
@@ -45,6 +47,9 @@ tt_status tt_output_path(char *out, size_t size, const char *folder, const char 
 
 /* tt_output_share - sets the part of what is carried that this rank copies. */
 void tt_output_share(tt_output *o, const tt_mesh *mesh);
+
+/* tt_output_bytes - what tt_output_write will write on this rank. Pure. */
+int64_t tt_output_bytes(const tt_output *o);
 
 /* tt_output_create - the files with their headers, which are added to `written`. Local: rank 0. */
 tt_status tt_output_create(tt_output *o);

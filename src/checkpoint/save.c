@@ -2,6 +2,7 @@
 #include "base/checked.h"
 #include "base/json.h"
 #include "checkpoint/output.h"
+#include "comm/recorder.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -221,6 +222,16 @@ int64_t tt_save_total_bytes(const tt_st_plan *files)
     return sum;
 }
 
+/* Ranks that are done wait for those that still write: tt_comm_transfer_begin. */
+static tt_status write_share(const tt_mesh *mesh, tt_output *w)
+{
+    w->done = tt_comm_moved(mesh->comm);
+    tt_comm_transfer_begin(mesh->comm, tt_output_bytes(w));
+    tt_status status = tt_output_write(w);
+    tt_comm_transfer_end(mesh->comm);
+    return tt_agree(mesh->world, "save-write", status);
+}
+
 /* Rank 0: the files at full size. */
 static tt_status prepare(tt_output *w)
 {
@@ -254,7 +265,7 @@ static tt_status write_model(const tt_mesh *mesh, tt_output *w, const tt_save_op
         if (status == TT_OK) status = prepare(w);
     }
     status = tt_agree(mesh->world, "save-create", status);
-    if (status == TT_OK) status = tt_agree(mesh->world, "save-write", tt_output_write(w));
+    if (status == TT_OK) status = write_share(mesh, w);
     if (status == TT_OK) {
         if (first) status = tt_save_small_files(w->folder, w->suffix, w->layout, o, &small);
         if (first && status == TT_OK) status = publish_model(&x, o->overwrite);
@@ -323,7 +334,7 @@ static tt_status write_file(const tt_mesh *mesh, tt_output *w, const char *path,
         if (status == TT_OK) status = prepare(w);
     }
     status = tt_agree(mesh->world, "save-create", status);
-    if (status == TT_OK) status = tt_agree(mesh->world, "save-write", tt_output_write(w));
+    if (status == TT_OK) status = write_share(mesh, w);
     if (status == TT_OK) {
         if (first) status = tt_output_path(temporary, sizeof temporary, w->folder, w->layout->files.file_names[0], w->suffix);
         if (first && status == TT_OK) status = tt_file_rename(temporary, path);

@@ -66,12 +66,13 @@ static tt_status write_checkpoint(saved_run *r, tt_engine *e, const tt_save_opti
     if (status != TT_OK) return status;
     /* Training goes on. */
     if (r->snapshot) TT_TRY(visit_all(e->shards, r->seed + 77, false));
+    int64_t planned = tt_checkpoint_bytes(w);
     if (rank == 0 && r->meddle) r->meddle(r->user);
     tt_status mine = tt_checkpoint_write(w, &done);
     status = tt_checkpoint_publish(&w, mine, &report);
-    int64_t sums[] = {report.bytes_written, done};
-    if (status == TT_OK) status = tt_allreduce_i64(e->mesh->world, "test", sums, 2);
-    if (status == TT_OK && sums[0] != sums[1]) status = tt_error_set(TT_EVERDICT, "bytes written and bytes counted differ");
+    int64_t sums[] = {report.bytes_written, done, planned};
+    if (status == TT_OK) status = tt_allreduce_i64(e->mesh->world, "test", sums, 3);
+    if (status == TT_OK && (sums[0] != sums[1] || sums[0] != sums[2])) status = tt_error_set(TT_EVERDICT, "bytes written and bytes counted differ");
     if (status == TT_OK && rank == 0) r->bytes_written = sums[0];
     return status;
 }

@@ -27,7 +27,7 @@ typedef struct saved_run {
     /* Called on rank 0 between begin and write; may be NULL. */
     void (*meddle)(void *user);
     void *user;
-    int64_t bytes_written, total_bytes; /* sums over ranks: of tensors; of tensors of the layout */
+    int64_t bytes_written; /* of tensors, by all ranks */
 } saved_run;
 
 /* Opens the model on threads as ranks, gives it its numbers, and writes. */
