@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 enum { PATH_BYTES = 4096 };
 
@@ -83,6 +84,19 @@ static tt_status find_newest(const tt_config *c, char *out)
     return status;
 }
 
+/* Hosts may have copies of their own. The manifest, with its checksums, stands for all that it covers. Collective. */
+static tt_status check_same(tt_group *world, const tt_checkpoint *c, const char *path)
+{
+    char *text = json_dumps(c->manifest, JSON_COMPACT);
+    bool known = text;
+    uint64_t mine = known ? XXH64(text, strlen(text), 0) : 0, first = mine;
+    free(text);
+    TT_TRY(tt_broadcast(world, "open-checkpoint", 0, &first, sizeof first));
+    TT_CHECK(known && first == mine, TT_EMISMATCH,
+             "resume_from_checkpoint: '%s' is another checkpoint here than on rank 0; name a shared folder, or copy it anew", path);
+    return TT_OK;
+}
+
 tt_status tt_resume_open(tt_comm *comm, const tt_config *c, tt_checkpoint *out)
 {
     char path[PATH_BYTES] = "";
@@ -98,5 +112,6 @@ tt_status tt_resume_open(tt_comm *comm, const tt_config *c, tt_checkpoint *out)
     }
     status = tt_checkpoint_open(path, out);
     if (status != TT_OK) tt_error_context(status, "resume_from_checkpoint");
-    return tt_agree(world, "open-checkpoint", status);
+    TT_TRY(tt_agree(world, "open-checkpoint", status));
+    return tt_agree(world, "open-checkpoint", check_same(world, out, path));
 }

@@ -80,8 +80,12 @@ kill_anywhere() {
 
 # No checkpoint that has its name is less than whole.
 nothing_broken() {
+  local folder
   why="a broken checkpoint, after $how"
-  ! grep -qE "passed over|is damaged|cut short" "$tmp/said"
+  ! grep -qE "passed over|is damaged|cut short" "$tmp/said" || return 1
+  for folder in $(find "$out" -maxdepth 1 -name 'checkpoint-*' 2>/dev/null | grep -E 'checkpoint-[0-9]+$'); do
+    "$tartan" verify "$folder" >"$tmp/verified" 2>&1 || { output=$(cat "$tmp/verified"); return 1; }
+  done
 }
 
 killed_again_and_again() { # killed_again_and_again ARGUMENTS ...

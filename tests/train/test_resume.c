@@ -31,6 +31,7 @@ typedef struct job {
     mesh mesh;
     const char *folder;
     const char *const *options; /* further ones, up to NULL */
+    const char *apart;          /* NULL, or the checkpoint that rank 1 goes on from, as if its host had a copy of its own */
     int64_t stop_after;         /* 0: not stopped */
     tt_sft_report report;       /* of rank 0 */
 } job;
@@ -46,7 +47,7 @@ static int stop(void *user)
     return a->count++ == a->at ? 10 : 0;
 }
 
-static tt_status configure(const job *j, tt_config *c)
+static tt_status configure(const job *j, int rank, tt_config *c)
 {
     const mesh *m = &j->mesh;
     char tp[8], ep[8], batch[8], accumulation[8];
@@ -62,6 +63,7 @@ static tt_status configure(const job *j, tt_config *c)
     int num = 0;
     while (options[num]) num++;
     for (int i = 0; j->options && j->options[i]; i++) options[num++] = (char *)j->options[i];
+    if (j->apart && rank == 1) options[num - 1] = (char *)j->apart;
     TT_TRY(tt_config_init(c));
     TT_TRY(tt_config_options(c, num, options));
     return tt_config_resolve(c);
@@ -74,7 +76,7 @@ static tt_status rank_main(tt_comm *comm, void *arg)
     tt_sft_report report = {0};
     asked a = {.at = j->stop_after > 0 ? 3 + j->stop_after - 1 : -1};
     tt_sft_hooks hooks = {.stop = stop, .user = &a};
-    tt_status status = configure(j, &c);
+    tt_status status = configure(j, tt_comm_rank(comm), &c);
     if (status == TT_OK) status = tt_sft(comm, &c, &hooks, &report);
     if (tt_comm_rank(comm) == 0) j->report = report;
     tt_config_free(&c);
@@ -389,7 +391,7 @@ static const struct {
 static void refusals(void **state)
 {
     (void)state;
-    char parent[256], whole[300], folder[300], from[330];
+    char parent[256], whole[300], folder[300], from[330], other[330];
     snprintf(parent, sizeof parent, "%s", test_folder("resume-refusals"));
     snprintf(whole, sizeof whole, "%s/whole", parent);
     snprintf(from, sizeof from, "%s/checkpoint-3", whole);
@@ -407,6 +409,11 @@ static void refusals(void **state)
             assert_error(train(&j), changes[i].status, changes[i].part);
         assert_int_equal(tt_dir_exists(folder), changes[i].status == TT_OK);
     }
+    const char *from_there[] = {"--bf16", "false", "--resume_from_checkpoint", from, NULL};
+    job two = {.mesh = {2, 1, 1, 3, "alltoall"}, .folder = folder, .options = from_there, .apart = other};
+    snprintf(folder, sizeof folder, "%s/apart", parent);
+    snprintf(other, sizeof other, "%s/checkpoint-4", whole);
+    assert_error(train(&two), TT_EMISMATCH, "rank 1: resume_from_checkpoint: '");
     const char *alone[] = {"--bf16", "false", "--save_only_model", "true", "--overwrite_output_dir", NULL};
     const char *resume[] = {"--bf16", "false", "--resume_from_checkpoint", from, NULL};
     w.options = alone;
@@ -415,11 +422,69 @@ static void refusals(void **state)
     assert_error(train(&w), TT_ECONFIG, "holds a model without optimizer state");
 }
 
+/* --- what training does not know --------------------------------------------------------------------------------------- */
+
+/* The fixture with a rotary buffer, which is kept byte by byte: from the source into checkpoints, from there on. */
+static void model_with_a_buffer(const char *folder)
+{
+    static const char *const files[] = {"config.json", "tokenizer.json", "tokenizer_config.json"};
+    char from[300], to[400], *text, *out;
+    size_t bytes;
+    int64_t header;
+    assert_ok(tt_dir_create(folder));
+    for (int i = 0; i < 3; i++) {
+        snprintf(from, sizeof from, MODEL "/%s", files[i]);
+        snprintf(to, sizeof to, "%s/%s", folder, files[i]);
+        assert_ok(tt_file_copy(from, to));
+    }
+    assert_ok(tt_file_read_all(MODEL "/model.safetensors", 1 << 24, &text, &bytes));
+    memcpy(&header, text, 8);
+    int64_t data = (int64_t)bytes - 8 - header, room = header + 200;
+    assert_non_null(out = calloc(1, bytes + 300));
+    char *end = memrchr(text + 8, '}', (size_t)header);
+    int n = snprintf(out + 8, (size_t)room, "%.*s,\"model.rotary_emb.inv_freq\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[%lld,%lld]}}",
+                     (int)(end - text - 8), text + 8, (long long)data, (long long)data + 8);
+    int64_t padded = (n + 7) / 8 * 8;
+    memset(out + 8 + n, ' ', (size_t)(padded - n));
+    memcpy(out, &padded, 8);
+    memcpy(out + 8 + padded, text + 8 + header, (size_t)data);
+    memcpy(out + 8 + padded + data, "carried!", 8);
+    snprintf(to, sizeof to, "%s/model.safetensors", folder);
+    assert_ok(tt_file_write_all(to, out, (size_t)(8 + padded + data + 8)));
+    free(out);
+    free(text);
+}
+
+static void what_is_carried_stays(void **state)
+{
+    (void)state;
+    char parent[256], model[300], folder[300], kept[9] = "";
+    tt_st_folder f;
+    snprintf(parent, sizeof parent, "%s", test_folder("resume-carried"));
+    snprintf(model, sizeof model, "%s/model", parent);
+    snprintf(folder, sizeof folder, "%s/run", parent);
+    model_with_a_buffer(model);
+    const char *options[] = {"--bf16", "false", "--model_name_or_path", model, "--save_total_limit", "1", NULL};
+    const char *resume[] = {"--bf16", "false", "--model_name_or_path", model, "--save_total_limit", "1", "--resume_from_checkpoint", "true", NULL};
+    job j = {.mesh = {2, 1, 2, 3, "alltoall"}, .folder = folder, .options = options, .stop_after = 2};
+    assert_ok(train(&j));
+    j.options = resume;
+    j.stop_after = 0;
+    assert_ok(train(&j)); /* checkpoint-2 is what checkpoints 3, 4, 5 and the model take it from */
+    assert_ok(tt_st_open_folder(folder, &f));
+    const tt_st_tensor *t = tt_st_find(&f, "model.rotary_emb.inv_freq");
+    assert_non_null(t);
+    assert_ok(tt_st_read(&f, t, 0, 2, TT_F32, kept));
+    assert_string_equal(kept, "carried!");
+    tt_st_close(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bit_for_bit),       cmocka_unit_test(any_mesh), cmocka_unit_test(stopped_and_gone_on_with),
         cmocka_unit_test(limits_and_damage), cmocka_unit_test(refusals),
+        cmocka_unit_test(what_is_carried_stays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
