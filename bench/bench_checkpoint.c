@@ -73,6 +73,8 @@ static tt_status plain_write(job *j, int64_t total)
     char path[4096];
     int64_t rank = tt_comm_rank(j->comm), size = tt_comm_size(j->comm), begin = total * rank / size, end = total * (rank + 1) / size;
     snprintf(path, sizeof path, "%s/plain", j->out);
+    if (rank == 0) unlink(path); /* a new file, as a save's are */
+    TT_TRY(tt_barrier(tt_comm_world(j->comm), "bench"));
     int fd = open(path, O_WRONLY | O_CREAT, 0644);
     TT_CHECK(fd >= 0, TT_EIO, "cannot write '%s': %s", path, strerror(errno));
     tt_status status = TT_OK;

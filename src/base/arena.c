@@ -2,10 +2,13 @@
 #include "base/checked.h"
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define ALIGNMENT   64
+#define HUGE_PAGE ((int64_t)2 << 20)
 #define BLOCK_BYTES ((size_t)1 << 20)
 
 typedef struct block {
@@ -32,6 +35,15 @@ static void fill(void *p, size_t bytes)
 #endif
 }
 
+/* Large blocks are walked from end to end: a page of 4 KiB costs a fault, and its entry in the processor's table of pages,
+ * 512 times as often as one of 2 MiB. A hint; where the system does not have them nothing changes. */
+static void want_huge_pages(char *p, int64_t bytes)
+{
+    char *begin = (char *)(((uintptr_t)p + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1));
+    char *end = (char *)(((uintptr_t)p + (uintptr_t)bytes) & ~(uintptr_t)(HUGE_PAGE - 1));
+    if (bytes >= 4 * HUGE_PAGE) madvise(begin, (size_t)(end - begin), MADV_HUGEPAGE);
+}
+
 tt_status tt_alloc(const char *what, int64_t count, size_t size, void **out)
 {
     int64_t bytes;
@@ -46,6 +58,7 @@ tt_status tt_alloc(const char *what, int64_t count, size_t size, void **out)
         return tt_error_set(TT_ENOMEM, "%s: the system refuses %lld bytes; use more ranks or a smaller model",
                             what, (long long)bytes);
     char *p = raw + ALIGNMENT - ((uintptr_t)raw & (ALIGNMENT - 1));
+    want_huge_pages(p, bytes);
     /* calloc aligns to 16, so at least 16 bytes lie before p: the original pointer is kept there. */
     memcpy(p - sizeof raw, &raw, sizeof raw);
     *out = p;

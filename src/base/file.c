@@ -159,6 +159,15 @@ tt_status tt_file_write_at(const tt_file *f, int64_t offset, const void *data, s
     return TT_OK;
 }
 
+tt_status tt_file_write_back(const tt_file *f, int64_t end, int64_t behind)
+{
+    const unsigned wait = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+    if (!may(TT_FILE_SYNC, f->path, 1)) return io_error("flush", f->path);
+    int r = sync_file_range(f->fd, 0, end, SYNC_FILE_RANGE_WRITE);
+    if (r == 0 && end > behind) r = sync_file_range(f->fd, 0, end - behind, wait);
+    return r == 0 || (errno != EIO && errno != ENOSPC) ? TT_OK : io_error("flush", f->path);
+}
+
 tt_status tt_file_sync(const tt_file *f)
 {
     return may(TT_FILE_SYNC, f->path, 1) && fsync(f->fd) == 0 ? TT_OK : io_error("flush", f->path);

@@ -122,7 +122,7 @@ static tt_status put(sink *s, const void *data, int64_t bytes)
     s->unflushed += bytes;
     if (s->unflushed < TT_OUTPUT_FLUSH) return TT_OK;
     s->unflushed = 0;
-    return tt_file_sync(&s->file);
+    return tt_file_write_back(&s->file, s->at, TT_OUTPUT_FLUSH);
 }
 
 /* Elements of `data` to where they belong in the file, converted when the types differ. */

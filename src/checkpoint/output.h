@@ -2,8 +2,9 @@
  *
  * Rank 0 creates the files of a layout, with their headers; then every rank writes its own ranges, converted while copying,
  * in pieces of at most TT_OUTPUT_PIECE bytes, each hashed as it goes out. A range is cut at TT_OUTPUT_RANGE bytes, so that
- * a checksum says where damage is and many can be verified at once. What was written is flushed every TT_OUTPUT_FLUSH
- * bytes: a system that gathers it in memory would else stand still for minutes at the end. Memory: one piece.
+ * a checksum says where damage is and many can be verified at once. The disk begins with what was written every
+ * TT_OUTPUT_FLUSH bytes, while the next are hashed: a system that gathers it in memory would else stand still for minutes
+ * at the end. Memory: one piece.
  */
 #ifndef TT_CHECKPOINT_OUTPUT_H
 #define TT_CHECKPOINT_OUTPUT_H
@@ -14,7 +15,7 @@
 
 #define TT_OUTPUT_PIECE ((int64_t)4 << 20)
 #define TT_OUTPUT_RANGE ((int64_t)64 << 20)
-#define TT_OUTPUT_FLUSH ((int64_t)256 << 20)
+#define TT_OUTPUT_FLUSH ((int64_t)32 << 20)
 
 /* Bytes [begin, end) of a file, and their XXH64 with seed 0. */
 typedef struct tt_stretch {
