@@ -24,7 +24,7 @@ struct tt_checkpoint_writer {
     tt_save_range *ranges[NUM_SETS];
     tt_output outputs[NUM_SETS];
     tt_stretches written; /* files are numbered: those of the model, those of the state, then the small ones */
-    char *snapshot;       /* NULL: ranges point into the shards */
+    char *copy;           /* borrowed; NULL: ranges point into the shards */
     /* rank 0 */
     json_t *head, *trainer_state;
     tt_save_small small;
@@ -39,7 +39,6 @@ static void free_writer(tt_checkpoint_writer **writer)
         free(w->ranges[i]);
     }
     free(w->written.at);
-    tt_free(w->snapshot);
     json_decref(w->head);
     json_decref(w->trainer_state);
     free(w->folder);
@@ -93,7 +92,7 @@ static int64_t piece_bytes(const tt_shards *shards, const tt_piece *piece, bool 
     return tt_round_up(piece->count * (int64_t)size, 64);
 }
 
-int64_t tt_checkpoint_snapshot_bytes(const tt_shards *shards, bool moments)
+int64_t tt_checkpoint_copy_bytes(const tt_shards *shards, bool moments)
 {
     int64_t num, sum = 0;
     const tt_piece *pieces = tt_shards_pieces(shards, &num);
@@ -101,11 +100,26 @@ int64_t tt_checkpoint_snapshot_bytes(const tt_shards *shards, bool moments)
     return sum;
 }
 
-/* A piece's elements: in the snapshot at *at, which moves on, or where they are. */
+void tt_checkpoint_copy_free(tt_checkpoint_copy *c)
+{
+    tt_free(c->memory);
+    *c = (tt_checkpoint_copy){0};
+}
+
+static tt_status reserve_copy(tt_checkpoint_copy *c, int64_t bytes)
+{
+    if (c->bytes >= bytes && c->memory) return TT_OK;
+    tt_checkpoint_copy_free(c);
+    TT_TRY(tt_alloc("the copy that a checkpoint is written from", bytes + 1, 1, &c->memory));
+    c->bytes = bytes;
+    return TT_OK;
+}
+
+/* A piece's elements: in the copy at *at, which moves on, or where they are. */
 static const void *keep(const tt_checkpoint_writer *w, tt_mat m, int64_t *at)
 {
-    if (!w->snapshot) return m.data;
-    char *to = w->snapshot + *at;
+    if (!w->copy) return m.data;
+    char *to = w->copy + *at;
     size_t bytes = (size_t)m.cols * tt_dtype_size(m.dtype);
     memcpy(to, m.data, bytes);
     *at += (int64_t)bytes;
@@ -127,16 +141,15 @@ static void add_state(tt_checkpoint_writer *w, const tt_shards *shards, const tt
 }
 
 /* What this rank writes, copied if so asked. */
-static tt_status list_ranges(tt_checkpoint_writer *w, const tt_shards *shards, bool moments, bool snapshot)
+static tt_status list_ranges(tt_checkpoint_writer *w, const tt_shards *shards, bool moments, tt_checkpoint_copy *copy)
 {
     int64_t num, at = 0;
     const tt_params *params = tt_shards_params(shards);
     const tt_piece *pieces = tt_shards_pieces(shards, &num);
     TT_TRY(tt_save_list_weights(shards, &w->layouts[MODEL], &w->ranges[MODEL], &w->outputs[MODEL].num_ranges));
-    if (snapshot) {
-        void *memory;
-        TT_TRY(tt_alloc("the copy that a checkpoint is written from", tt_checkpoint_snapshot_bytes(shards, moments) + 1, 1, &memory));
-        w->snapshot = memory;
+    if (copy) {
+        TT_TRY(reserve_copy(copy, tt_checkpoint_copy_bytes(shards, moments)));
+        w->copy = copy->memory;
     }
     w->ranges[STATE] = calloc((size_t)num * TT_NUM_STATE_KINDS + 1, sizeof *w->ranges[STATE]);
     int64_t *first_item = calloc((size_t)params->num + 1, sizeof *first_item);
@@ -149,7 +162,7 @@ static tt_status list_ranges(tt_checkpoint_writer *w, const tt_shards *shards, b
                             tt_layout_has_master(params, &w->layouts[MODEL], tt_shards_precision(shards), i);
     for (int64_t i = 0; i < num; i++) {
         tt_save_range *weights = &w->ranges[MODEL][i];
-        int64_t next = at + (snapshot ? piece_bytes(shards, &pieces[i], moments) : 0);
+        int64_t next = at + (copy ? piece_bytes(shards, &pieces[i], moments) : 0);
         weights->data = keep(w, tt_shards_view(shards, &pieces[i], TT_PART_WEIGHT), &at);
         if (w->with_state) add_state(w, shards, &pieces[i], first_item[pieces[i].param], moments, weights, &at);
         at = next;
@@ -181,7 +194,7 @@ static tt_status plan(tt_checkpoint_writer *w, const char *folder, const tt_shar
     if (w->with_state)
         TT_TRY(tt_layout_state(tt_shards_params(shards), &w->layouts[MODEL], tt_shards_precision(shards), moments,
                                w->model.max_file_bytes, &w->layouts[STATE]));
-    TT_TRY(list_ranges(w, shards, moments, o->snapshot));
+    TT_TRY(list_ranges(w, shards, moments, o->copy));
     set_outputs(w);
     return TT_OK;
 }

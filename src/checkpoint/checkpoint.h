@@ -28,10 +28,18 @@
 #define TT_CHECKPOINT_MANIFEST "tartan_manifest.json"
 #define TT_CHECKPOINT_VERSION  1
 
+/* Memory for a copy of a rank's shards. Start from zeros; it grows at first use and is kept for the next. */
+typedef struct tt_checkpoint_copy {
+    void *memory;
+    int64_t bytes;
+} tt_checkpoint_copy;
+void tt_checkpoint_copy_free(tt_checkpoint_copy *c);
+
 typedef struct tt_checkpoint_options {
     const tt_save_options *model; /* source, config, aux_folder; borrowed until the writer ends */
     bool with_state;              /* false: the model alone (save_only_model), which cannot be resumed */
-    bool snapshot;                /* copy the shards, so that write may run while training changes them */
+    tt_checkpoint_copy *copy;     /* copy the shards into it first, so that write may run while training changes them; borrowed
+                                     until the writer ends. NULL: write from the shards */
     int64_t step;
     const json_t *train;          /* goes into the manifest as "train"; rank 0's counts */
     const json_t *trainer_state;  /* rank 0's counts */
@@ -44,9 +52,8 @@ typedef struct tt_checkpoint_writer tt_checkpoint_writer;
  * unless options->model->overwrite. A folder that a killed run has left under the temporary name is removed. */
 tt_status tt_checkpoint_begin(const char *folder, const tt_shards *shards, const tt_checkpoint_options *options,
                               tt_checkpoint_writer **out);
-/* tt_checkpoint_snapshot_bytes - what `snapshot` takes on this rank until the writer ends: its weights, and its moments when
- * they are saved. Local. */
-int64_t tt_checkpoint_snapshot_bytes(const tt_shards *shards, bool moments);
+/* tt_checkpoint_copy_bytes - what the copy takes on this rank: its weights, and its moments when they are saved. Local. */
+int64_t tt_checkpoint_copy_bytes(const tt_shards *shards, bool moments);
 /* tt_checkpoint_bytes - what write will write on this rank. Local. */
 int64_t tt_checkpoint_bytes(const tt_checkpoint_writer *w);
 /* Local, on any thread, once. Bytes done are counted in `done` (may be NULL). */

@@ -121,7 +121,7 @@ static tt_status finish(tt_checkpoints *c)
     return status;
 }
 
-static tt_status begin(tt_checkpoints *c, int64_t step, bool snapshot, const json_t *train, const json_t *state)
+static tt_status begin(tt_checkpoints *c, int64_t step, bool beside, const json_t *train, const json_t *state)
 {
     tt_flight *f = calloc(1, sizeof *f);
     TT_TRY(tt_agree(tt_shards_mesh(c->shards)->world, "checkpoint",
@@ -133,7 +133,7 @@ static tt_status begin(tt_checkpoints *c, int64_t step, bool snapshot, const jso
     tt_checkpoint_options o = {
         .model = &c->model,
         .with_state = !c->config->save_only_model,
-        .snapshot = snapshot,
+        .copy = beside ? &c->copy : NULL,
         .step = step,
         .train = train,
         .trainer_state = state,
@@ -192,7 +192,7 @@ static void abandon(tt_checkpoints *c, tt_status status)
     free_flight(c);
 }
 
-tt_status tt_checkpoints_end(tt_checkpoints *c, tt_status status)
+static tt_status end(tt_checkpoints *c, tt_status status)
 {
     char text[2048];
     if (!c->flight) return status;
@@ -206,4 +206,11 @@ tt_status tt_checkpoints_end(tt_checkpoints *c, tt_status status)
     if (finish(c) != TT_OK) tt_warn("the checkpoint under way was lost: %s", tt_error_text());
     /* Agreed on again, since that is what leaving in peace depends on. */
     return tt_agree(mesh->world, "training", tt_error_set(status, "%s", text));
+}
+
+tt_status tt_checkpoints_end(tt_checkpoints *c, tt_status status)
+{
+    status = end(c, status);
+    tt_checkpoint_copy_free(&c->copy);
+    return status;
 }

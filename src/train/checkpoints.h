@@ -24,6 +24,7 @@ typedef struct tt_checkpoints {
     const char *spare;  /* a checkpoint that is not pruned; NULL: none */
     /* found */
     struct tt_flight *flight; /* the save under way, or NULL */
+    tt_checkpoint_copy copy;  /* that it writes from, kept for the next */
     int num;                  /* written */
     int64_t newest;           /* step of the last one */
     double seconds;           /* that training waited for them */

@@ -53,23 +53,28 @@ static tt_status visit_all(tt_shards *shards, uint64_t seed, bool compare)
 static tt_status write_checkpoint(saved_run *r, tt_engine *e, const tt_save_options *o)
 {
     tt_checkpoint_writer *w;
+    tt_checkpoint_copy copy = {0};
     tt_save_report report = {0};
     int rank = e->mesh->rank;
     json_t *train = json_pack("{s:i, s:[i, i]}", "row", 12, "order", 3, 4);
     json_t *state = json_pack("{s:I, s:[]}", "global_step", (json_int_t)r->step, "log_history");
-    tt_checkpoint_options c = {.model = o, .with_state = !r->without_state, .snapshot = r->snapshot, .step = r->step,
+    tt_checkpoint_options c = {.model = o, .with_state = !r->without_state, .copy = r->snapshot ? &copy : NULL, .step = r->step,
                                .train = rank ? NULL : train, .trainer_state = rank ? NULL : state};
     _Atomic int64_t done = 0;
     tt_status status = tt_checkpoint_begin(r->checkpoint, e->shards, &c, &w);
     json_decref(train);
     json_decref(state);
-    if (status != TT_OK) return status;
+    if (status != TT_OK) {
+        tt_checkpoint_copy_free(&copy);
+        return status;
+    }
     /* Training goes on. */
     if (r->snapshot) TT_TRY(visit_all(e->shards, r->seed + 77, false));
     int64_t planned = tt_checkpoint_bytes(w);
     if (rank == 0 && r->meddle) r->meddle(r->user);
     tt_status mine = tt_checkpoint_write(w, &done);
     status = tt_checkpoint_publish(&w, mine, &report);
+    tt_checkpoint_copy_free(&copy);
     int64_t sums[] = {report.bytes_written, done, planned};
     if (status == TT_OK) status = tt_allreduce_i64(e->mesh->world, "test", sums, 3);
     if (status == TT_OK && (sums[0] != sums[1] || sums[0] != sums[2])) status = tt_error_set(TT_EVERDICT, "bytes written and bytes counted differ");
