@@ -75,7 +75,7 @@ double tt_comm_timeout(const tt_comm *comm);
 void tt_comm_set_phase(tt_comm *comm, const char *phase);
 void tt_comm_set_step(tt_comm *comm, int64_t step);
 
-/* tt_comm_transfer_begin .. _end - this rank reads or writes `bytes` of files, and tells how far it is with
+/* tt_comm_transfer_begin .. _end - this rank reads or writes `bytes` of files (0: not known), and tells how far it is with
  * tt_comm_transfer_add (from any thread). While any rank is in such a transfer, operations that others wait in have no
  * deadline; with processes as ranks the transfer has: it fails when its bytes stand still for 120 s, or for twenty times
  * what 32 MiB took so far, or for the timeout if that is less. Local. */

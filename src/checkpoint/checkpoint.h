@@ -78,9 +78,9 @@ typedef struct tt_checkpoint {
 tt_status tt_checkpoint_open(const char *folder, tt_checkpoint *out);
 void tt_checkpoint_close(tt_checkpoint *c);
 
-/* tt_checkpoint_newest - the checkpoint-N of the largest N in `folder` that opens; *passed lists those passed over as
+/* tt_checkpoint_newest - the checkpoint-N of the largest N below `below` (INT64_MAX: of all) in `folder` that opens; *passed lists those passed over as
  * "checkpoint-7: WHY", one a line, NULL for none; both are freed by the caller. *path is NULL when there is none. Local. */
-tt_status tt_checkpoint_newest(const char *folder, char **path, char **passed);
+tt_status tt_checkpoint_newest(const char *folder, int64_t below, char **path, char **passed);
 
 /* tt_checkpoint_prune - delete the oldest checkpoint-N of `folder` that have a manifest of tartan's, down to `keep`; never the
  * newest that opens nor what stands behind it, nor `spare` (a path or NULL). keep 0 or less: all stay. Local: rank 0. */

@@ -84,11 +84,12 @@ static tt_status add_line(char **text, int64_t step, const char *why)
     return TT_OK;
 }
 
-static tt_status find_newest(const char *folder, const list *l, char **path, char **passed)
+static tt_status find_newest(const char *folder, const list *l, int64_t below, char **path, char **passed)
 {
     char at[4096];
     for (int64_t i = 0; i < l->num; i++) {
         tt_checkpoint c;
+        if (l->steps[i] >= below) continue;
         TT_TRY(path_of(folder, l->steps[i], "", at, sizeof at));
         tt_status status = tt_checkpoint_open(at, &c);
         if (status == TT_ENOMEM) return status;
@@ -104,12 +105,12 @@ static tt_status find_newest(const char *folder, const list *l, char **path, cha
     return TT_OK;
 }
 
-tt_status tt_checkpoint_newest(const char *folder, char **path, char **passed)
+tt_status tt_checkpoint_newest(const char *folder, int64_t below, char **path, char **passed)
 {
     list l;
     *path = *passed = NULL;
     TT_TRY(list_steps(folder, "", &l));
-    tt_status status = find_newest(folder, &l, path, passed);
+    tt_status status = find_newest(folder, &l, below, path, passed);
     free(l.steps);
     if (status != TT_OK) {
         free(*passed);
@@ -158,7 +159,7 @@ tt_status tt_checkpoint_prune(const char *folder, int keep, const char *spare)
     char *newest, *passed;
     list l;
     if (keep <= 0) return TT_OK;
-    TT_TRY(tt_checkpoint_newest(folder, &newest, &passed));
+    TT_TRY(tt_checkpoint_newest(folder, INT64_MAX, &newest, &passed));
     tt_status status = list_steps(folder, "", &l);
     if (status == TT_OK) {
         status = prune(folder, &l, keep, spare, newest);

@@ -49,8 +49,8 @@ static void add_op(text *t, const tt_record *r, const tt_recorded_op *op)
 static void add_activity(text *t, const tt_rank_report *r)
 {
     const tt_record *d = &r->record;
-    if (d->moving)
-        add(t, "; has moved %.3f of %.3f GB", 1e-9 * (double)r->moved, 1e-9 * (double)d->bytes_to_move);
+    if (d->moving) add(t, "; has moved %.3f GB", 1e-9 * (double)r->moved);
+    if (d->moving && d->bytes_to_move > 0) add(t, " of %.3f GB", 1e-9 * (double)d->bytes_to_move);
     if (d->waiting) {
         add(t, "; waits in ");
         add_op(t, d, &d->at);

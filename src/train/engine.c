@@ -21,23 +21,12 @@ static tt_precision precision_of(const tt_engine_options *o, const tt_ops *ops)
     return (tt_precision){o->resident, o->compute, ops->real, o->moments};
 }
 
-/* Nothing is trained further that is not what was written. Ranks share the work. */
-static tt_status verify(const tt_engine_options *o, const tt_engine *e)
-{
-    const tt_mesh *m = e->mesh;
-    tt_comm_transfer_begin(m->comm, tt_shards_bytes(e->shards).weights + tt_shards_bytes(e->shards).moments);
-    tt_status status = tt_checkpoint_check(o->checkpoint, m->rank, m->world_size, o->threads, tt_comm_moved(m->comm));
-    tt_comm_transfer_end(m->comm);
-    return status;
-}
-
 /* Ranks that are done wait for those that still read: tt_comm_transfer_begin. */
 static tt_status load(const tt_engine_options *o, tt_engine *e)
 {
     tt_comm *comm = e->mesh->comm;
     tt_read_watch watch = o->watch ? *o->watch : (tt_read_watch){0};
     watch.done = tt_comm_moved(comm);
-    if (o->checkpoint) TT_TRY(verify(o, e));
     tt_shard_bytes bytes = tt_shards_bytes(e->shards);
     tt_comm_transfer_begin(comm, bytes.weights + (o->checkpoint ? bytes.moments : 0));
     tt_status status = o->checkpoint

@@ -12,7 +12,7 @@
 
 typedef struct tt_engine_options {
     const char *folder;       /* model folder; NULL with `config`: random weights */
-    const tt_checkpoint *checkpoint; /* of `folder`: optimizer state comes along, checksums are verified; NULL: none */
+    const tt_checkpoint *checkpoint; /* of `folder`: optimizer state comes along; its checksums are the caller's to verify; NULL: none */
     json_t *config;           /* with folder NULL: the object of config.json (borrowed) */
     uint64_t init_seed;       /* with folder NULL */
     tt_mesh_sizes mesh;

@@ -1,6 +1,7 @@
 #include "train/resume.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "comm/recorder.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +29,7 @@ tt_status tt_resume_check_output(const tt_config *c)
 {
     char *path, *passed;
     if (c->overwrite_output_dir || tt_resume_here(c) || !tt_dir_exists(c->output_dir)) return TT_OK;
-    TT_TRY(tt_checkpoint_newest(c->output_dir, &path, &passed));
+    TT_TRY(tt_checkpoint_newest(c->output_dir, INT64_MAX, &path, &passed));
     bool any = path || passed;
     free(path);
     free(passed);
@@ -45,7 +46,7 @@ tt_status tt_resume_clear(const tt_config *c)
     /* Or a later resume would take another run's checkpoint for the newest. */
     while (!tt_resume_here(c)) {
         char *path, *passed;
-        TT_TRY(tt_checkpoint_newest(c->output_dir, &path, &passed));
+        TT_TRY(tt_checkpoint_newest(c->output_dir, INT64_MAX, &path, &passed));
         free(passed);
         if (!path) break;
         tt_info("%s: removed, as overwrite_output_dir says", path);
@@ -66,10 +67,10 @@ static void tell_passed(char *passed)
 }
 
 /* Rank 0: folders may look different to others for a while. */
-static tt_status find_newest(const tt_config *c, char *out)
+static tt_status find_newest(const tt_config *c, int64_t below, char *out)
 {
     char *path, *passed;
-    TT_TRY(tt_checkpoint_newest(c->output_dir, &path, &passed));
+    TT_TRY(tt_checkpoint_newest(c->output_dir, below, &path, &passed));
     if (path) {
         if (passed) tell_passed(passed);
         snprintf(out, PATH_BYTES, "%s", path);
@@ -97,21 +98,38 @@ static tt_status check_same(tt_group *world, const tt_checkpoint *c, const char 
     return TT_OK;
 }
 
-tt_status tt_resume_open(tt_comm *comm, const tt_config *c, tt_checkpoint *out)
+/* Collective. */
+static tt_status open_one(tt_comm *comm, const char *path, int threads, tt_checkpoint *out)
+{
+    tt_group *world = tt_comm_world(comm);
+    tt_status status = tt_checkpoint_open(path, out);
+    if (status != TT_OK) tt_error_context(status, "resume_from_checkpoint");
+    TT_TRY(tt_agree(world, "open-checkpoint", status));
+    TT_TRY(tt_agree(world, "open-checkpoint", check_same(world, out, path)));
+    tt_comm_transfer_begin(comm, 0);
+    status = tt_checkpoint_check(out, tt_comm_rank(comm), tt_comm_size(comm), threads, tt_comm_moved(comm));
+    tt_comm_transfer_end(comm);
+    return tt_agree(world, "check-checkpoint", status);
+}
+
+static tt_status open_newest(tt_comm *comm, const tt_config *c, int threads, tt_checkpoint *out)
 {
     char path[PATH_BYTES] = "";
     tt_group *world = tt_comm_world(comm);
-    tt_status status = TT_OK;
-    *out = (tt_checkpoint){0};
-    if (newest_is_meant(c)) {
-        if (tt_comm_rank(comm) == 0) status = find_newest(c, path);
-        TT_TRY(tt_agree(world, "find-checkpoint", status));
+    for (int64_t below = INT64_MAX;;) {
+        TT_TRY(tt_agree(world, "find-checkpoint", tt_comm_rank(comm) == 0 ? find_newest(c, below, path) : TT_OK));
         TT_TRY(tt_broadcast(world, "find-checkpoint", 0, path, sizeof path));
-    } else {
-        snprintf(path, sizeof path, "%s", c->resume_from_checkpoint);
+        tt_status status = open_one(comm, path, threads, out);
+        if (status != TT_EFORMAT || !tt_comm_agreed(comm)) return status;
+        tt_warn("passed over %s", tt_error_text());
+        below = atoll(strrchr(path, '-') + 1); /* of the name, whatever the manifest says */
+        tt_checkpoint_close(out);
     }
-    status = tt_checkpoint_open(path, out);
-    if (status != TT_OK) tt_error_context(status, "resume_from_checkpoint");
-    TT_TRY(tt_agree(world, "open-checkpoint", status));
-    return tt_agree(world, "open-checkpoint", check_same(world, out, path));
+}
+
+tt_status tt_resume_open(tt_comm *comm, const tt_config *c, int threads, tt_checkpoint *out)
+{
+    *out = (tt_checkpoint){0};
+    return newest_is_meant(c) ? open_newest(comm, c, threads, out)
+                              : open_one(comm, c->resume_from_checkpoint, threads, out);
 }

@@ -527,7 +527,7 @@ static tt_status set_up(job *j)
     TT_TRY(tt_hosts_check(j->comm, &j->view));
     TT_TRY(end_phase(j, "check", check(j)));
     if (j->report->stopped) return TT_OK;
-    if (c->resume_from_checkpoint) TT_TRY(tt_resume_open(j->comm, c, &j->resumed));
+    if (c->resume_from_checkpoint) TT_TRY(tt_resume_open(j->comm, c, j->threads, &j->resumed));
     tt_comm_set_phase(j->comm, "prepare");
     TT_TRY(end_phase(j, "prepare", prepare(j)));
     TT_TRY(check_data(j));

@@ -293,7 +293,7 @@ static void killed_while_a_checkpoint_is_written(void **state)
         assert_ok(tt_checkpoint_sweep(root)); /* or deleting what the last one left would come first */
         assert_true(kill_at(&next, k));
         char *path, *passed;
-        assert_ok(tt_checkpoint_newest(root, &path, &passed));
+        assert_ok(tt_checkpoint_newest(root, INT64_MAX, &path, &passed));
         if (!path || passed) fail_msg("killed at operation %lld: newest is %s; %s", (long long)k, path, passed);
         bool is_new = strcmp(path, second) == 0;
         if (!is_new) assert_string_equal(path, first);
@@ -381,7 +381,7 @@ static void killed_while_old_ones_are_deleted(void **state)
         kill_job j = {.operation = k, .count_path = root};
         assert_ok(saved_in_child(prune_and_die, &j, &killed));
         char *path, *passed;
-        assert_ok(tt_checkpoint_newest(root, &path, &passed));
+        assert_ok(tt_checkpoint_newest(root, INT64_MAX, &path, &passed));
         assert_string_equal(path, at[1]);
         assert_null(passed);
         free(path);

@@ -353,13 +353,19 @@ static void limits_and_damage(void **state)
         assert_int_equal(tt_dir_exists(path), step >= STEPS - 1);
     }
     assert_error(train(&j), TT_ECONFIG, "holds checkpoints; set resume_from_checkpoint: true");
-    /* What is cut is passed over; what has other bytes is named, and nothing is trained. */
+    /* What is cut is passed over, and so is what has other bytes; where it was asked for by name, it is refused. */
     snprintf(path, sizeof path, "%s/checkpoint-5/optimizer.safetensors", folder);
     cut(path);
     j.options = resume;
     assert_ok(train(&j));
     assert_int_equal(j.report.resumed, 4);
     flip_a_byte(path);
+    assert_ok(train(&j));
+    assert_int_equal(j.report.resumed, 4);
+    flip_a_byte(path);
+    snprintf(path, sizeof path, "%s/checkpoint-5", folder);
+    const char *named[] = {"--bf16", "false", "--resume_from_checkpoint", path, NULL};
+    j.options = named;
     assert_error(train(&j), TT_EFORMAT, "checkpoint-5/optimizer.safetensors' is damaged");
 }
 
