@@ -66,13 +66,17 @@ def complete(batch):
     return ids, mask, labels, positions
 
 
-def run_tartan(options, model, batch, outputs):
-    command = [options.tartan, "certify", model, "--batch", batch, "--save_outputs", outputs,
-               "--ep_size", str(options.ep_size), "--tp_size", str(options.tp_size)]
+def tartan(options, *arguments):
+    """Runs tartan on the ranks and the mesh of the options."""
+    command = [options.tartan, *arguments, "--ep_size", str(options.ep_size), "--tp_size", str(options.tp_size)]
     if options.ranks > 1:
         root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
         command = ["mpirun", *root, "--oversubscribe", "-n", str(options.ranks), *command]
-    done = subprocess.run(command, capture_output=True, text=True)
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def run_certify(options, model, batch, outputs):
+    done = tartan(options, "certify", model, "--batch", batch, "--save_outputs", outputs)
     if not os.path.exists(outputs):
         raise RuntimeError(f"tartan certify left no outputs: {(done.stderr or done.stdout).strip()}")
     return load_file(outputs), done.returncode
@@ -90,21 +94,26 @@ def open_model(folder):
     return model, complaints
 
 
+def on_disk(name, t):
+    """Views of the tensor t of a parameter, under the names that they have on disk: one matrix per expert."""
+    stem, out = name.rsplit(".", 1)[0], {}
+    if name.endswith("mlp.experts.gate_up_proj"):
+        half = t.shape[1] // 2
+        for e in range(t.shape[0]):
+            out[f"{stem}.{e}.gate_proj.weight"], out[f"{stem}.{e}.up_proj.weight"] = t[e, :half], t[e, half:]
+    elif name.endswith("mlp.experts.down_proj"):
+        for e in range(t.shape[0]):
+            out[f"{stem}.{e}.down_proj.weight"] = t[e]
+    else:
+        out[name] = t
+    return out
+
+
 def disk_gradients(model):
-    """Gradients under the names that tensors have on disk: one matrix per expert, a tied head with the embedding."""
+    """Gradients under their names on disk; that of a tied head is part of the embedding's."""
     out = {}
     for name, p in model.named_parameters():
-        g = torch.zeros_like(p) if p.grad is None else p.grad
-        stem = name.rsplit(".", 1)[0]
-        if name.endswith("mlp.experts.gate_up_proj"):
-            half = g.shape[1] // 2
-            for e in range(g.shape[0]):
-                out[f"{stem}.{e}.gate_proj.weight"], out[f"{stem}.{e}.up_proj.weight"] = g[e, :half], g[e, half:]
-        elif name.endswith("mlp.experts.down_proj"):
-            for e in range(g.shape[0]):
-                out[f"{stem}.{e}.down_proj.weight"] = g[e]
-        else:
-            out[name] = g
+        out |= on_disk(name, torch.zeros_like(p) if p.grad is None else p.grad)
     return out
 
 
@@ -170,7 +179,7 @@ def check(options, folder, scratch):
     with open(batch_file) as f:
         batch = json.load(f)
     outputs = os.path.join(scratch, "outputs.safetensors")
-    ours, code = run_tartan(options, folder, batch_file, outputs)
+    ours, code = run_certify(options, folder, batch_file, outputs)
     os.remove(outputs)
     loss, logits, mask, theirs = run_transformers(model, batch)
     print(f"  {'':<62} {'error':>11} {'tolerance':>11}")
