@@ -159,13 +159,13 @@ tt_status tt_file_write_at(const tt_file *f, int64_t offset, const void *data, s
     return TT_OK;
 }
 
-tt_status tt_file_write_back(const tt_file *f, int64_t end, int64_t behind)
+tt_status tt_file_write_back(const tt_file *f, int64_t begin, int64_t end, bool wait)
 {
-    const unsigned wait = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+    unsigned flags = SYNC_FILE_RANGE_WRITE;
+    if (wait) flags |= SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WAIT_AFTER;
     if (!may(TT_FILE_SYNC, f->path, 1)) return io_error("flush", f->path);
-    int r = sync_file_range(f->fd, 0, end, SYNC_FILE_RANGE_WRITE);
-    if (r == 0 && end > behind) r = sync_file_range(f->fd, 0, end - behind, wait);
-    return r == 0 || (errno != EIO && errno != ENOSPC) ? TT_OK : io_error("flush", f->path);
+    if (begin >= end || sync_file_range(f->fd, begin, end - begin, flags) == 0) return TT_OK;
+    return errno != EIO && errno != ENOSPC ? TT_OK : io_error("flush", f->path);
 }
 
 tt_status tt_file_sync(const tt_file *f)

@@ -63,9 +63,9 @@ tt_status tt_file_open_write(tt_file *f, const char *path);
 tt_status tt_file_read_at(const tt_file *f, int64_t offset, void *data, size_t bytes);
 tt_status tt_file_write_at(const tt_file *f, int64_t offset, const void *data, size_t bytes);
 tt_status tt_file_sync(const tt_file *f);
-/* tt_file_write_back - let the system begin to write what lies before byte `end` to the disk, and wait until it has done so
- * with all but the last `behind` of it: so little is left for tt_file_sync. A hint, no promise. */
-tt_status tt_file_write_back(const tt_file *f, int64_t end, int64_t behind);
+/* tt_file_write_back - let the system begin to write bytes [begin, end) to the disk; wait: until it has done so. So that little
+ * is left for tt_file_sync; a hint, no promise. */
+tt_status tt_file_write_back(const tt_file *f, int64_t begin, int64_t end, bool wait);
 /* Accepts a zeroed or already closed struct. */
 void tt_file_close(tt_file *f);
 

@@ -69,7 +69,7 @@ typedef struct sink {
     tt_file file; /* .path NULL until it is needed */
     int index;
     int64_t begin, at;
-    int64_t unflushed;
+    int64_t sent[2]; /* the disk has begun with what lies before the second, and had done so with the first before */
     XXH64_state_t *hash;
     char *piece; /* TT_OUTPUT_PIECE bytes, when needed */
 } sink;
@@ -107,6 +107,15 @@ static tt_status end_stretch(sink *s)
     return tt_stretches_add(o->written, (tt_stretch){o->first_file + s->index, s->begin, s->at, XXH64_digest(s->hash)});
 }
 
+/* The disk begins with what is new, and ends with what it began with the last time. */
+static tt_status send_on(sink *s)
+{
+    TT_TRY(tt_file_write_back(&s->file, s->sent[1], s->at, false));
+    TT_TRY(tt_file_write_back(&s->file, s->sent[0], s->sent[1], true));
+    s->sent[0] = s->sent[1], s->sent[1] = s->at;
+    return TT_OK;
+}
+
 /* One piece; a new stretch begins when the last is long. */
 static tt_status put(sink *s, const void *data, int64_t bytes)
 {
@@ -119,10 +128,7 @@ static tt_status put(sink *s, const void *data, int64_t bytes)
     if (s->o->done) atomic_fetch_add(s->o->done, bytes);
     s->at += bytes;
     s->o->bytes += bytes;
-    s->unflushed += bytes;
-    if (s->unflushed < TT_OUTPUT_FLUSH) return TT_OK;
-    s->unflushed = 0;
-    return tt_file_write_back(&s->file, s->at, TT_OUTPUT_FLUSH);
+    return s->at - s->sent[1] < TT_OUTPUT_FLUSH ? TT_OK : send_on(s);
 }
 
 /* Elements of `data` to where they belong in the file, converted when the types differ. */
@@ -186,7 +192,7 @@ static tt_status write_file(sink *s)
 {
     TT_TRY(write_own(s));
     TT_TRY(write_carried(s));
-    s->unflushed = 0;
+    s->sent[0] = s->sent[1] = 0;
     return s->file.path ? tt_file_sync(&s->file) : TT_OK;
 }
 
