@@ -42,6 +42,16 @@ bool tt_same_file(const char *a, const char *b)
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
+bool tt_path_inside(const char *path, const char *folder)
+{
+    char *p = realpath(path, NULL), *f = realpath(folder, NULL);
+    size_t n = f ? strlen(f) : 0;
+    bool inside = p && f && strncmp(p, f, n) == 0 && (p[n] == '/' || p[n] == '\0' || n == 1);
+    free(p);
+    free(f);
+    return inside;
+}
+
 tt_status tt_path_join(char *out, size_t size, const char *folder, const char *name)
 {
     int n = snprintf(out, size, "%s%s%s", folder, *folder && folder[strlen(folder) - 1] == '/' ? "" : "/", name);

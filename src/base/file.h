@@ -23,6 +23,8 @@ bool tt_file_exists(const char *path);
 bool tt_dir_exists(const char *path);
 /* Whether both exist and are the same file or folder, by whatever names. */
 bool tt_same_file(const char *a, const char *b);
+/* Whether `path` is `folder` or lies below it, links followed; false when either does not exist. */
+bool tt_path_inside(const char *path, const char *folder);
 
 /* tt_dir_create - with parents; an existing folder is fine. */
 tt_status tt_dir_create(const char *path);

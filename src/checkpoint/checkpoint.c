@@ -215,6 +215,8 @@ static tt_status prepare(tt_checkpoint_writer *w)
     TT_TRY(parent_of(w->folder, parent, sizeof parent));
     TT_CHECK(w->model.overwrite || (!tt_dir_exists(w->folder) && !tt_file_exists(w->folder)), TT_ECONFIG,
              "'%s' exists; remove it, choose another output folder, or set overwrite_output_dir", w->folder);
+    TT_CHECK(tt_checkpoint_is_ours(w->folder) || (!tt_dir_exists(w->folder) && !tt_file_exists(w->folder)), TT_ECONFIG,
+             "'%s' exists and is no checkpoint of tartan's; move it away", w->folder);
     TT_TRY(tt_dir_remove(w->temporary)); /* of a run that was killed */
     TT_CHECK(tt_add_i64(tt_save_total_bytes(&w->layouts[MODEL].files), tt_save_total_bytes(&w->layouts[STATE].files), &bytes),
              TT_EINTERNAL, "'%s' would be larger than 63 bits can count", w->folder);
@@ -391,7 +393,8 @@ static tt_status take_name(const tt_checkpoint_writer *w)
     char aside[4096];
     bool swapped = false;
     if (!tt_dir_exists(w->folder)) return tt_file_rename(w->temporary, w->folder);
-    TT_CHECK(w->model.overwrite, TT_ECONFIG, "'%s' came to be while it was written", w->folder);
+    TT_CHECK(w->model.overwrite && tt_checkpoint_is_ours(w->folder), TT_ECONFIG, "'%s' came to be while it was written",
+             w->folder);
     TT_TRY(tt_file_swap(w->temporary, w->folder, &swapped));
     if (swapped) return tt_dir_remove(w->temporary);
     snprintf(aside, sizeof aside, "%s" TT_ST_REPLACED, w->folder);

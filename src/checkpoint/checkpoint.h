@@ -49,7 +49,7 @@ typedef struct tt_checkpoint_writer tt_checkpoint_writer;
 
 /* tt_checkpoint_begin - folder: the final path, whose parent exists. Collective over the world; all ranks return the same
  * status. TT_EIO with the bytes needed and free when the file system has too little room; TT_ECONFIG when the folder exists,
- * unless options->model->overwrite. A folder that a killed run has left under the temporary name is removed. */
+ * unless it is ours and options->model->overwrite. A folder that a killed run has left under the temporary name is removed. */
 tt_status tt_checkpoint_begin(const char *folder, const tt_shards *shards, const tt_checkpoint_options *options,
                               tt_checkpoint_writer **out);
 /* tt_checkpoint_copy_bytes - what the copy takes on this rank: its weights, and its moments when they are saved. Local. */
@@ -86,8 +86,16 @@ tt_status tt_checkpoint_newest(const char *folder, int64_t below, char **path, c
  * newest that opens nor what stands behind it, nor `spare` (a path or NULL). keep 0 or less: all stay. Local: rank 0. */
 tt_status tt_checkpoint_prune(const char *folder, int keep, const char *spare);
 
-/* tt_checkpoint_sweep - delete what killed runs have left in `folder`: checkpoint-N.tartan-tmp, and checkpoint-N.tartan-old
- * beside a checkpoint-N. For the start of a run, when nobody else writes there. Local: rank 0. */
+/* tt_checkpoint_is_ours - whether a manifest of tartan's stands there, readable or not, or the other files that only tartan
+ * puts side by side. Others' folders of such a name are neither counted nor deleted nor replaced. tt_checkpoint_foreign - the path of a "checkpoint-N" of `folder` with N above
+ * `above` that is not ours, to be freed, or NULL. tt_checkpoint_number - N of a path that ends in checkpoint-N. Local. */
+bool tt_checkpoint_is_ours(const char *path);
+tt_status tt_checkpoint_foreign(const char *folder, int64_t above, char **path);
+bool tt_checkpoint_number(const char *path, int64_t *step);
+
+/* tt_checkpoint_sweep - what killed runs have left in `folder`: checkpoint-N.tartan-old gets its name back where there is no
+ * checkpoint-N; other such folders, and checkpoint-N.tartan-tmp, are deleted. For the start of a run, when nobody else
+ * writes there. Local: rank 0. */
 tt_status tt_checkpoint_sweep(const char *folder);
 
 /* tt_checkpoint_check - every checksum of the manifest, this rank's share of the ranges. Local; callers agree. */

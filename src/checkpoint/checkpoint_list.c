@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/layout.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -29,6 +30,18 @@ static bool parse_name(const char *name, const char *end, int64_t *step)
         if (!tt_mul_i64(value, 10, &value) || !tt_add_i64(value, *at - '0', &value)) return false;
     *step = value;
     return strcmp(at, end) == 0;
+}
+
+bool tt_checkpoint_number(const char *path, int64_t *step)
+{
+    char name[64];
+    size_t n = strlen(path);
+    while (n > 0 && path[n - 1] == '/') n--;
+    size_t begin = n;
+    while (begin > 0 && path[begin - 1] != '/') begin--;
+    if (n - begin >= sizeof name) return false;
+    snprintf(name, sizeof name, "%.*s", (int)(n - begin), path + begin);
+    return parse_name(name, "", step);
 }
 
 static int largest_first(const void *a, const void *b)
@@ -129,11 +142,16 @@ static tt_status delete_one(const char *folder, int64_t step, const char *path)
     return tt_dir_remove(temporary);
 }
 
-/* Whose manifest stands there, readable or not: others' folders of that name are left alone and not counted. */
-static bool is_ours(const char *path)
+static bool holds(const char *folder, const char *name)
 {
-    char manifest[4096];
-    return tt_path_join(manifest, sizeof manifest, path, TT_CHECKPOINT_MANIFEST) == TT_OK && tt_file_exists(manifest);
+    char path[4096];
+    return tt_path_join(path, sizeof path, folder, name) == TT_OK && tt_file_exists(path);
+}
+
+bool tt_checkpoint_is_ours(const char *path)
+{
+    if (holds(path, TT_CHECKPOINT_MANIFEST)) return true;
+    return holds(path, "trainer_state.json") && (holds(path, TT_STATE_STEM ".safetensors") || holds(path, TT_STATE_STEM ".safetensors.index.json"));
 }
 
 static tt_status prune(const char *folder, const list *l, int keep, const char *spare, const char *newest)
@@ -142,12 +160,12 @@ static tt_status prune(const char *folder, const list *l, int keep, const char *
     int64_t there = 0;
     for (int64_t i = 0; i < l->num; i++) {
         TT_TRY(path_of(folder, l->steps[i], "", path, sizeof path));
-        there += is_ours(path);
+        there += tt_checkpoint_is_ours(path);
     }
     for (int64_t i = l->num - 1; i >= 0 && there > keep; i--) {
         TT_TRY(path_of(folder, l->steps[i], "", path, sizeof path));
         if (!newest || strcmp(path, newest) == 0) break;
-        if (!is_ours(path) || (spare && tt_same_file(path, spare))) continue;
+        if (!tt_checkpoint_is_ours(path) || (spare && tt_same_file(path, spare))) continue;
         TT_TRY(delete_one(folder, l->steps[i], path));
         there--;
     }
@@ -170,19 +188,53 @@ tt_status tt_checkpoint_prune(const char *folder, int keep, const char *spare)
     return status;
 }
 
+tt_status tt_checkpoint_foreign(const char *folder, int64_t above, char **path)
+{
+    char at[4096];
+    list l;
+    *path = NULL;
+    TT_TRY(list_steps(folder, "", &l));
+    tt_status status = TT_OK;
+    for (int64_t i = 0; i < l.num && l.steps[i] > above && status == TT_OK && !*path; i++) {
+        status = path_of(folder, l.steps[i], "", at, sizeof at);
+        if (status != TT_OK || tt_checkpoint_is_ours(at)) continue;
+        *path = strdup(at);
+        if (!*path) status = tt_error_set(TT_ENOMEM, "out of memory");
+    }
+    free(l.steps);
+    return status;
+}
+
+/* What stepped aside for a checkpoint that did not come is the only one of its number, and gets its name back. */
+static tt_status put_back(const char *folder)
+{
+    char aside[4096], whole[4096];
+    list l;
+    TT_TRY(list_steps(folder, TT_ST_REPLACED, &l));
+    tt_status status = TT_OK;
+    for (int64_t i = 0; i < l.num && status == TT_OK; i++) {
+        status = path_of(folder, l.steps[i], TT_ST_REPLACED, aside, sizeof aside);
+        if (status == TT_OK) status = path_of(folder, l.steps[i], "", whole, sizeof whole);
+        if (status != TT_OK || tt_file_exists(whole) || tt_dir_exists(whole)) continue;
+        tt_info("%s: renamed to %s, a save was interrupted", aside, whole);
+        status = tt_file_rename(aside, whole);
+    }
+    free(l.steps);
+    return status;
+}
+
 tt_status tt_checkpoint_sweep(const char *folder)
 {
     static const char *const ends[] = {TT_ST_TEMPORARY, TT_ST_REPLACED};
-    char path[4096], whole[4096];
+    char path[4096];
+    TT_TRY(put_back(folder));
     for (int k = 0; k < 2; k++) {
         list l;
         TT_TRY(list_steps(folder, ends[k], &l));
         tt_status status = TT_OK;
         for (int64_t i = 0; i < l.num && status == TT_OK; i++) {
             status = path_of(folder, l.steps[i], ends[k], path, sizeof path);
-            if (status == TT_OK) status = path_of(folder, l.steps[i], "", whole, sizeof whole);
-            /* What stepped aside for a checkpoint that did not come is the only one of its number. */
-            if (status != TT_OK || (k && !tt_dir_exists(whole))) continue;
+            if (status != TT_OK) continue;
             tt_info("%s: removed, a save was interrupted", path);
             status = tt_dir_remove(path);
         }

@@ -25,18 +25,42 @@ bool tt_resume_here(const tt_config *c)
 
 /* --- the output folder ------------------------------------------------------------------------------------------ */
 
+/* Behind which step the checkpoints of output_dir are not of the run that begins; -1: none is. */
+static int64_t own_until(const tt_config *c)
+{
+    int64_t step = -1;
+    if (newest_is_meant(c)) return INT64_MAX;
+    if (tt_resume_here(c)) tt_checkpoint_number(c->resume_from_checkpoint, &step);
+    return step;
+}
+
 tt_status tt_resume_check_output(const tt_config *c)
 {
     char *path, *passed;
-    if (c->overwrite_output_dir || tt_resume_here(c) || !tt_dir_exists(c->output_dir)) return TT_OK;
+    int64_t step = own_until(c), newest = -1;
+    if (!tt_dir_exists(c->output_dir)) return TT_OK;
+    if (c->save_strategy != TT_SAVING_NO) {
+        TT_TRY(tt_checkpoint_foreign(c->output_dir, newest_is_meant(c) ? -1 : step, &path));
+        tt_status status = !path ? TT_OK
+                                 : tt_error_set(TT_ECONFIG, "output_dir: '%s' is no checkpoint of tartan's and stands where one "
+                                                            "may be written; move it away, or choose another folder", path);
+        free(path);
+        TT_TRY(status);
+    }
+    if (c->overwrite_output_dir || step == INT64_MAX) return TT_OK;
     TT_TRY(tt_checkpoint_newest(c->output_dir, INT64_MAX, &path, &passed));
+    if (path) tt_checkpoint_number(path, &newest);
     bool any = path || passed;
     free(path);
     free(passed);
-    TT_CHECK(!any, TT_ECONFIG,
+    TT_CHECK(step >= 0 || !any, TT_ECONFIG,
              "output_dir: '%s' holds checkpoints; set resume_from_checkpoint: true to go on from the newest, choose another "
              "folder, or set overwrite_output_dir, which removes them",
              c->output_dir);
+    TT_CHECK(step < 0 || newest <= step, TT_ECONFIG,
+             "output_dir: '%s' holds checkpoint-%lld, later than '%s': it would be taken for one of this run. Choose another "
+             "folder, move it away, or set overwrite_output_dir, which removes what is later",
+             c->output_dir, (long long)newest, c->resume_from_checkpoint);
     return TT_OK;
 }
 
@@ -44,17 +68,21 @@ tt_status tt_resume_clear(const tt_config *c)
 {
     TT_TRY(tt_checkpoint_sweep(c->output_dir));
     /* Or a later resume would take another run's checkpoint for the newest. */
-    while (!tt_resume_here(c)) {
+    for (;;) {
         char *path, *passed;
+        int64_t number = -1;
         TT_TRY(tt_checkpoint_newest(c->output_dir, INT64_MAX, &path, &passed));
         free(passed);
-        if (!path) break;
+        if (path) tt_checkpoint_number(path, &number);
+        if (number <= own_until(c)) {
+            free(path);
+            return TT_OK;
+        }
         tt_info("%s: removed, as overwrite_output_dir says", path);
         tt_status status = tt_dir_remove(path);
         free(path);
         TT_TRY(status);
     }
-    return TT_OK;
 }
 
 /* --- the checkpoint --------------------------------------------------------------------------------------------- */
@@ -120,7 +148,9 @@ static tt_status open_newest(tt_comm *comm, const tt_config *c, int threads, tt_
         TT_TRY(tt_agree(world, "find-checkpoint", tt_comm_rank(comm) == 0 ? find_newest(c, below, path) : TT_OK));
         TT_TRY(tt_broadcast(world, "find-checkpoint", 0, path, sizeof path));
         tt_status status = open_one(comm, path, threads, out);
-        if (status != TT_EFORMAT || !tt_comm_agreed(comm)) return status;
+        if (status == TT_OK && out->with_state) return TT_OK;
+        if (status == TT_OK) tt_error_set(TT_EFORMAT, "'%s': a model without optimizer state", path);
+        else if (status != TT_EFORMAT || !tt_comm_agreed(comm)) return status;
         tt_warn("passed over %s", tt_error_text());
         below = atoll(strrchr(path, '-') + 1); /* of the name, whatever the manifest says */
         tt_checkpoint_close(out);

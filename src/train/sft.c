@@ -39,6 +39,7 @@ typedef struct job {
     int64_t num_micros;
     tt_checkpoint resumed; /* path NULL: the run begins anew */
     int64_t first_step;    /* done before */
+    bool may_replace;      /* what stands in output_dir; known from the start, since pruning may take its reason away */
     int64_t last_step;     /* the run ends behind it: steps.total, unless it is stopped */
     tt_metrics metrics;
     tt_statistics statistics;
@@ -115,10 +116,10 @@ static tt_status check_output(const tt_config *c)
     TT_CHECK(access(out, W_OK | X_OK) == 0, TT_ECONFIG, "output_dir: cannot write into '%s': %s", out,
              strerror(errno));
     TT_CHECK(
-        !tt_same_file(out, c->model_name_or_path), TT_ECONFIG,
-        "output_dir: '%s' is the folder of model_name_or_path, and the model that is read is never written over; "
-        "name another folder",
-        out);
+        !tt_path_inside(c->model_name_or_path, out), TT_ECONFIG,
+        "output_dir: model_name_or_path '%s' is or lies in '%s', and the model that is read is never written over; name "
+        "another folder",
+        c->model_name_or_path, out);
     TT_TRY(tt_resume_check_output(c));
     return tt_save_check(out, may_replace(c));
 }
@@ -126,6 +127,7 @@ static tt_status check_output(const tt_config *c)
 static tt_status check(job *j)
 {
     const tt_config *c = j->config;
+    j->may_replace = may_replace(c);
     tt_mesh_sizes sizes = tt_config_mesh_sizes(c);
     TT_TRY(tt_sft_load_model_config(c, &j->model));
     TT_TRY(tt_config_require(c, TT_KEY_dataset_name));
@@ -234,7 +236,7 @@ static tt_save_options save_options(const job *j)
         .save_dtype = j->config->save_dtype,
         .config = j->engine.config.source,
         .aux_folder = j->config->model_name_or_path,
-        .overwrite = may_replace(j->config),
+        .overwrite = j->may_replace,
     };
 }
 

@@ -223,7 +223,10 @@ static tt_status check_same(const tt_run *run, const tt_checkpoint *c, const jso
         bool may = parts[i].override != NEVER;
         spell(a, old, sizeof old);
         spell(b, new, sizeof new);
-        if (may && tt_config_overrides(run->config, (tt_override)parts[i].override)) {
+        /* data_seed follows seed unless it is set. */
+        bool follows = parts[i].override == TT_OVERRIDE_DATA_SEED && !tt_config_is_set(run->config, TT_KEY_data_seed) &&
+                       tt_config_overrides(run->config, TT_OVERRIDE_SEED);
+        if (may && (follows || tt_config_overrides(run->config, (tt_override)parts[i].override))) {
             tt_warn("resume_override: %s of '%s' was %s and is now %s", parts[i].name, c->path, old, new);
             continue;
         }

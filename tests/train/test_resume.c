@@ -424,8 +424,65 @@ static void refusals(void **state)
     const char *resume[] = {"--bf16", "false", "--resume_from_checkpoint", from, NULL};
     w.options = alone;
     assert_ok(train(&w));
+    /* A model alone cannot be gone on from, by name or as the newest. */
     w.options = resume;
+    w.folder = folder;
+    snprintf(folder, sizeof folder, "%s/stateless", parent);
     assert_error(train(&w), TT_ECONFIG, "holds a model without optimizer state");
+    const char *newest[] = {"--bf16", "false", "--resume_from_checkpoint", "true", NULL};
+    w.folder = whole;
+    w.options = newest;
+    assert_error(train(&w), TT_ECONFIG, "holds no whole checkpoint");
+}
+
+/* --- going back, going on ------------------------------------------------------------------------------------------------ */
+
+static void make_file(const char *folder, const char *name)
+{
+    char path[700];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    assert_ok(tt_dir_create(folder));
+    assert_ok(tt_file_write_all(path, "mine", 4));
+}
+
+static void folders_that_are_kept(void **state)
+{
+    (void)state;
+    char folder[300], path[400], other[400];
+    snprintf(folder, sizeof folder, "%s/run", test_folder("resume-kept"));
+    snprintf(path, sizeof path, "%s/checkpoint-3", folder);
+    const char *options[] = {"--bf16", "false", "--save_total_limit", "3", NULL};
+    job j = {.mesh = one, .folder = folder, .options = options};
+    assert_ok(train(&j));
+    /* Later ones would be taken for those of the run that goes back. */
+    const char *back[] = {"--bf16", "false", "--resume_from_checkpoint", path, NULL};
+    j.options = back;
+    assert_error(train(&j), TT_ECONFIG, "holds checkpoint-5, later than");
+    /* With leave they go, and so does, by its limit, the one that the run goes on from; the model is replaced all the same. */
+    const char *over[] = {"--bf16", "false", "--resume_from_checkpoint", path, "--overwrite_output_dir", "--save_total_limit", "1", NULL};
+    j.options = over;
+    assert_ok(train(&j));
+    assert_int_equal(j.report.resumed, 3);
+    assert_false(tt_dir_exists(path));
+    snprintf(path, sizeof path, "%s/checkpoint-%d", folder, STEPS);
+    const char *on[] = {"--bf16", "false", "--resume_from_checkpoint", path, "--max_steps", "7", "--save_total_limit", "1", NULL};
+    j.options = on;
+    assert_ok(train(&j));
+    assert_false(tt_dir_exists(path));
+    /* The model that is trained from is not written over, wherever below output_dir it lies. */
+    snprintf(path, sizeof path, "%s/checkpoint-7", folder);
+    const char *from_there[] = {"--bf16", "false", "--model_name_or_path", path, "--overwrite_output_dir", NULL};
+    j.options = from_there;
+    assert_error(train(&j), TT_ECONFIG, "is never written over");
+    assert_true(tt_dir_exists(path));
+    /* What others made stays. */
+    snprintf(other, sizeof other, "%s/checkpoint-9", folder);
+    make_file(other, "thesis.txt");
+    const char *further[] = {"--bf16", "false", "--resume_from_checkpoint", "true", "--max_steps", "9", NULL};
+    j.options = further;
+    assert_error(train(&j), TT_ECONFIG, "checkpoint-9' is no checkpoint of tartan's");
+    snprintf(path, sizeof path, "%s/thesis.txt", other);
+    assert_true(tt_file_exists(path));
 }
 
 /* --- what training does not know --------------------------------------------------------------------------------------- */
@@ -489,7 +546,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bit_for_bit),       cmocka_unit_test(any_mesh), cmocka_unit_test(stopped_and_gone_on_with),
-        cmocka_unit_test(limits_and_damage), cmocka_unit_test(refusals),
+        cmocka_unit_test(limits_and_damage), cmocka_unit_test(refusals), cmocka_unit_test(folders_that_are_kept),
         cmocka_unit_test(what_is_carried_stays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
