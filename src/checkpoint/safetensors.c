@@ -236,6 +236,25 @@ static tt_status check_tiling(tt_st_folder *f, int file, int64_t first, int64_t 
     return TT_OK;
 }
 
+static int by_name(const void *a, const void *b)
+{
+    const tt_st_tensor *x = a, *y = b;
+    int order = strcmp(x->name, y->name);
+    return order ? order : x->file - y->file;
+}
+
+/* Of a file whose tensors do not tile it: a name that is there twice is the better reason. */
+static tt_status refuse_tiling(tt_st_folder *f, int file, int64_t first, tt_status status)
+{
+    int64_t n = f->num_tensors - first;
+    tt_st_tensor *t = n ? f->tensors + first : NULL;
+    if (n > 1) qsort(t, (size_t)n, sizeof *t, by_name);
+    for (int64_t i = 1; i < n; i++)
+        TT_CHECK(strcmp(t[i - 1].name, t[i].name) != 0, TT_EFORMAT, "%s: tensor '%.200s' appears twice", f->files[file].path,
+                 t[i].name);
+    return status;
+}
+
 static tt_status read_header(tt_st_folder *f, int file, int64_t *capacity)
 {
     const tt_file *source = &f->files[file];
@@ -259,17 +278,11 @@ static tt_status read_header(tt_st_folder *f, int file, int64_t *capacity)
     if (status == TT_OK) status = read_entries(f, file, text, (size_t)n, capacity);
     free(text);
     TT_TRY(status);
-    return check_tiling(f, file, first, 8 + (int64_t)n);
+    status = check_tiling(f, file, first, 8 + (int64_t)n);
+    return status == TT_OK ? TT_OK : refuse_tiling(f, file, first, status);
 }
 
 /* --- all files of a folder ------------------------------------------------------------------------- */
-
-static int by_name(const void *a, const void *b)
-{
-    const tt_st_tensor *x = a, *y = b;
-    int order = strcmp(x->name, y->name);
-    return order ? order : x->file - y->file;
-}
 
 static tt_status sort_by_name(tt_st_folder *f)
 {

@@ -2,7 +2,9 @@
 #include "base/checked.h"
 #include "base/file.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/source.h"
 #include "cli/options.h"
+#include "model/table.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -88,33 +90,57 @@ static tt_status verify_set(tt_comm *comm, const tt_st_folder *f, const char *wh
     return deep ? verify_values(comm, f, bad) : TT_OK;
 }
 
-static bool has_set(const char *folder, const char *stem)
+static bool has(const char *folder, const char *name)
 {
-    char path[4096], name[64];
-    bool found = false;
-    for (int k = 0; k < 2; k++) {
-        snprintf(name, sizeof name, "%s.safetensors%s", stem, k ? ".index.json" : "");
-        found |= tt_path_join(path, sizeof path, folder, name) == TT_OK && tt_file_exists(path);
-    }
-    return found;
+    char path[4096];
+    return tt_path_join(path, sizeof path, folder, name) == TT_OK && tt_file_exists(path);
 }
 
-/* Weights, an adapter, optimizer state: those that are there. */
+static bool has_set(const char *folder, const char *stem)
+{
+    char single[64], index[64];
+    snprintf(single, sizeof single, "%s.safetensors", stem);
+    snprintf(index, sizeof index, "%s.safetensors.index.json", stem);
+    return has(folder, single) || has(folder, index);
+}
+
+/* Whether the weights are those of the model that config.json describes, as training would ask. One rank. */
+static tt_status match_model(const char *folder)
+{
+    tt_model_config config;
+    tt_model_table table;
+    tt_source source;
+    TT_TRY(tt_model_config_load(folder, &config));
+    tt_status status = tt_model_table_build(&config, &table);
+    if (status == TT_OK) {
+        status = tt_source_open(folder, &table.params, config.tied, &source);
+        if (status == TT_OK) tt_source_close(&source);
+        if (status == TT_OK) printf("config.json: every parameter has its tensor\n");
+        tt_model_table_free(&table);
+    }
+    tt_model_config_free(&config);
+    return status;
+}
+
+static tt_status verify_stem(tt_comm *comm, const char *folder, const char *stem, bool deep, int64_t *bad)
+{
+    tt_st_folder f;
+    tt_status status = TT_OK;
+    TT_TRY(tt_agree(tt_comm_world(comm), "verify", tt_st_open_stem(folder, stem, &f)));
+    if (tt_comm_rank(comm) == 0 && strcmp(stem, "model") == 0) status = match_model(folder);
+    status = tt_agree(tt_comm_world(comm), "verify", status);
+    if (status == TT_OK) status = verify_set(comm, &f, stem, deep, bad);
+    tt_st_close(&f);
+    return status;
+}
+
+/* Weights or an adapter, and optimizer state if there is some. What an adapter must have depends on a model that is not here. */
 static tt_status verify_sets(tt_comm *comm, const char *folder, bool deep, int64_t *bad)
 {
-    static const char *const stems[] = {"model", "adapter_model", "optimizer"};
-    enum { NUM = sizeof stems / sizeof *stems };
-    bool any = false;
-    for (int i = 0; i < NUM; i++) any |= has_set(folder, stems[i]);
-    for (int i = 0; i < NUM; i++) {
-        tt_st_folder f;
-        if (!has_set(folder, stems[i]) && (any || i > 0)) continue; /* without any, opening the model says what is missing */
-        TT_TRY(tt_agree(tt_comm_world(comm), "verify", tt_st_open_stem(folder, stems[i], &f)));
-        tt_status status = verify_set(comm, &f, stems[i], deep, bad);
-        tt_st_close(&f);
-        TT_TRY(status);
-    }
-    return TT_OK;
+    bool adapter = has(folder, "adapter_config.json");
+    if (adapter) TT_TRY(verify_stem(comm, folder, "adapter_model", deep, bad));
+    if (!adapter || has_set(folder, "model")) TT_TRY(verify_stem(comm, folder, "model", deep, bad));
+    return has_set(folder, "optimizer") ? verify_stem(comm, folder, "optimizer", deep, bad) : TT_OK;
 }
 
 static tt_status verify_checkpoint(tt_comm *comm, const char *folder, int threads)
@@ -141,23 +167,39 @@ static tt_status verify_checkpoint(tt_comm *comm, const char *folder, int thread
     return status;
 }
 
+/* What by its names alone is not whole, or nothing that can be. Local. */
+static tt_status check_names(const char *path)
+{
+    static const char end[] = ".safetensors";
+    size_t n = strlen(path), m = sizeof end - 1;
+    bool folder = tt_dir_exists(path), file = n >= m && strcmp(path + n - m, end) == 0;
+    TT_CHECK(folder || file, TT_EFORMAT,
+             "'%s' is neither a folder nor named as a .safetensors file; verify takes such a file, or the folder of a model, an "
+             "adapter or a checkpoint", path);
+    bool part = folder && (has(path, "trainer_state.json") || has_set(path, "optimizer"));
+    TT_CHECK(!part || has(path, TT_CHECKPOINT_MANIFEST), TT_EFORMAT,
+             "'%s' holds parts of a checkpoint, but " TT_CHECKPOINT_MANIFEST ", which says what makes it whole, is missing",
+             path);
+    return TT_OK;
+}
+
+static tt_status verify_file(tt_comm *comm, const char *path, bool deep, int64_t *bad)
+{
+    tt_st_folder f;
+    TT_TRY(tt_agree(tt_comm_world(comm), "verify", tt_st_open_file(path, &f)));
+    tt_status status = verify_set(comm, &f, "file", deep, bad);
+    tt_st_close(&f);
+    return status;
+}
+
 static tt_status verify(tt_comm *comm, const char *path, bool deep, int threads)
 {
-    char manifest[4096];
     int64_t bad = 0;
-    tt_status status;
-    if (!tt_dir_exists(path)) {
-        tt_st_folder f;
-        TT_TRY(tt_agree(tt_comm_world(comm), "verify", tt_st_open_file(path, &f)));
-        status = verify_set(comm, &f, "file", deep, &bad);
-        tt_st_close(&f);
-        TT_TRY(status);
-    } else {
-        TT_TRY(tt_path_join(manifest, sizeof manifest, path, TT_CHECKPOINT_MANIFEST));
-        if (tt_file_exists(manifest)) TT_TRY(verify_checkpoint(comm, path, threads));
-        TT_TRY(verify_sets(comm, path, deep, &bad));
-    }
-    status = bad ? tt_error_set(TT_EVERDICT, "'%s': %lld tensors have values that are not finite", path, (long long)bad) : TT_OK;
+    TT_TRY(tt_agree(tt_comm_world(comm), "verify", check_names(path)));
+    if (has(path, TT_CHECKPOINT_MANIFEST)) TT_TRY(verify_checkpoint(comm, path, threads));
+    TT_TRY(tt_dir_exists(path) ? verify_sets(comm, path, deep, &bad) : verify_file(comm, path, deep, &bad));
+    tt_status status = TT_OK;
+    if (bad) status = tt_error_set(TT_EVERDICT, "'%s': %lld tensors have values that are not finite", path, (long long)bad);
     return tt_agree(tt_comm_world(comm), "verify", status);
 }
 
@@ -174,7 +216,8 @@ const tt_command tt_cmd_verify = {
     .name = "verify",
     .arguments = "PATH",
     .summary = "whether a model, adapter, checkpoint or .safetensors file is whole",
-    .help = "Checks headers and index, and of a checkpoint the size and every checksum that its manifest has.\n"
+    .help = "Checks headers and index, of a model that each parameter of its config.json has its tensor, and of a checkpoint\n"
+            "the size and every checksum that its manifest has.\n"
             "Exit status 0: whole; 1: not, and the message says where.",
     .min_positional = 1,
     .max_positional = 1,

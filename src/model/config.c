@@ -65,11 +65,18 @@ int64_t tt_read_kv_heads(tt_config_reader *r, int64_t heads, int64_t when_absent
     return tt_read_int(r, "num_key_value_heads", null ? heads : when_absent);
 }
 
-double tt_read_number(tt_config_reader *r, const char *key, double fallback)
+static double read_nullable(tt_config_reader *r, const char *key, double fallback)
 {
     double value = fallback;
     if (ask(r, key)) r->status = tt_json_get_number(r->object, r->where, key, fallback, &value);
     return value;
+}
+
+double tt_read_number(tt_config_reader *r, const char *key, double fallback)
+{
+    if (isfinite(fallback) && json_is_null(json_object_get(r->object, key)))
+        tt_read_fail(r, "key '%s' is null; expected a number", key);
+    return read_nullable(r, key, fallback);
 }
 
 bool tt_read_bool(tt_config_reader *r, const char *key, bool fallback)
@@ -103,8 +110,8 @@ static void read_rope_object(tt_config_reader *r, const json_t *d, double *theta
 {
     if (!d) return;
     tt_config_reader inner = {d, r->where, json_object(), r->status};
-    *theta = tt_read_number(&inner, "rope_theta", *theta);
-    *partial = tt_read_number(&inner, "partial_rotary_factor", *partial);
+    *theta = read_nullable(&inner, "rope_theta", *theta);
+    *partial = read_nullable(&inner, "partial_rotary_factor", *partial);
     tt_read_only(&inner, "rope_type", "\"default\"", "only plain rotary positions (\"default\") are supported");
     tt_read_only(&inner, "type", "\"default\"", "only plain rotary positions (\"default\") are supported");
     /* A scaling key that nobody reads would change every position in silence. */
@@ -119,8 +126,8 @@ static void read_rope_object(tt_config_reader *r, const json_t *d, double *theta
 void tt_read_rope(tt_config_reader *r, double default_theta, double default_partial, double *theta, double *partial)
 {
     const json_t *scaling = ask(r, "rope_scaling"), *parameters = ask(r, "rope_parameters");
-    *theta = tt_read_number(r, "rope_theta", default_theta);
-    *partial = tt_read_number(r, "partial_rotary_factor", default_partial);
+    *theta = read_nullable(r, "rope_theta", default_theta); /* null where the objects have it */
+    *partial = read_nullable(r, "partial_rotary_factor", default_partial);
     if (scaling && !json_is_object(scaling))
         tt_read_fail(r, "key 'rope_scaling' is %s; expected an object", tt_json_kind(scaling));
     if (parameters && !json_is_object(parameters))
@@ -281,6 +288,27 @@ static void warn_unknown(const tt_config_reader *r)
     if (count) tt_warn("%s: %d unknown key%s without effect here: %s", r->where, count, count > 1 ? "s" : "", names);
 }
 
+/* Names are compared as C strings, which end at a NUL; no legitimate value has one. */
+static bool holds_nul(const json_t *v)
+{
+    size_t i;
+    const char *key;
+    json_t *inner;
+    if (json_is_string(v)) return strlen(json_string_value(v)) != json_string_length(v);
+    json_array_foreach((json_t *)v, i, inner) if (holds_nul(inner)) return true;
+    json_object_foreach((json_t *)v, key, inner) if (holds_nul(inner)) return true;
+    return false;
+}
+
+static tt_status check_strings(const json_t *object, const char *where)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)object, key, value)
+        TT_CHECK(!holds_nul(value), TT_EFORMAT, "%s: key '%s' holds a NUL character", where, key);
+    return TT_OK;
+}
+
 static const tt_family *find_family(const json_t *object)
 {
     const char *type = json_string_value(json_object_get(object, "model_type"));
@@ -293,6 +321,7 @@ tt_status tt_model_config_read(json_t *object, const char *where, tt_model_confi
 {
     *c = (tt_model_config){0};
     TT_CHECK(json_is_object(object), TT_EFORMAT, "%s: expected an object, found %s", where, tt_json_kind(object));
+    TT_TRY(check_strings(object, where));
     const tt_family *family = find_family(object);
     const json_t *type = json_object_get(object, "model_type");
     TT_CHECK(family, TT_EFORMAT, "%s: model_type %s is not supported; known: olmoe, qwen3_moe, glm4_moe", where,

@@ -71,6 +71,7 @@ typedef struct tt_config_reader {
 int64_t tt_read_int(tt_config_reader *r, const char *key, int64_t fallback); /* INT64_MIN as fallback: required */
 /* num_key_value_heads: null means as many as query heads, absent the family's default. */
 int64_t tt_read_kv_heads(tt_config_reader *r, int64_t heads, int64_t when_absent);
+/* null is refused, but where the fallback is infinite: there it means no limit. */
 double tt_read_number(tt_config_reader *r, const char *key, double fallback);
 bool tt_read_bool(tt_config_reader *r, const char *key, bool fallback);
 /* An alias is read when the first key is absent or null. */

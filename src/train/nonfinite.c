@@ -23,7 +23,8 @@ typedef struct finding {
     evidence evidence;
     suspects *ranks; /* [world] */
     int64_t total;
-    int64_t param; /* -1: gradients are finite */
+    int64_t weight; /* first parameter whose weights are not finite, -1: none */
+    int64_t param;  /* -1: gradients are finite */
     int owner;
 } finding;
 
@@ -146,20 +147,36 @@ static tt_status find_rows(tt_model *m, const tt_batch *micros, const double *nl
     return TT_OK;
 }
 
-/* --- the first bad gradient ----------------------------------------------------------------------------------- */
+/* --- the first bad weight, the first bad gradient ------------------------------------------------------------- */
 
-static tt_status find_gradient(tt_model *m, finding *f)
+static bool all_finite(tt_model *m, tt_mat v)
+{
+    enum { PIECE = 256 };
+    double x[PIECE];
+    if (v.dtype == m->kernel->ops->real) return isfinite(m->kernel->ops->sum_squares(m->kernel, v));
+    for (int64_t r = 0; r < v.rows; r++)
+        for (int64_t c = 0; c < v.cols; c += PIECE) {
+            int64_t n = tt_min_i64(PIECE, v.cols - c);
+            tt_convert(x, TT_F64, (const char *)tt_mat_row(v, r) + (size_t)c * tt_dtype_size(v.dtype), v.dtype, n);
+            for (int64_t i = 0; i < n; i++)
+                if (!isfinite(x[i])) return false;
+        }
+    return true;
+}
+
+/* The first parameter with a value that is not finite in a part of the shards, -1 when there is none, and who owns the place. */
+static tt_status find_param(tt_model *m, tt_shard_part part, int64_t *param, int *owner)
 {
     int64_t num, size = m->mesh->world_size, first = -INT64_MAX; /* negative, for a minimum by the maximum */
     const tt_piece *pieces = tt_shards_pieces(m->shards, &num);
     for (int64_t i = 0; i < num && first == -INT64_MAX; i++) {
-        if (!tt_shards_params(m->shards)->at[pieces[i].param].trained) continue;
-        tt_mat g = tt_shards_view(m->shards, &pieces[i], TT_PART_GRADIENT);
-        if (!isfinite(m->kernel->ops->sum_squares(m->kernel, g))) first = -(pieces[i].param * size + m->mesh->rank);
+        if (part == TT_PART_GRADIENT && !tt_shards_params(m->shards)->at[pieces[i].param].trained) continue;
+        tt_mat v = tt_shards_view(m->shards, &pieces[i], part);
+        if (!all_finite(m, v)) first = -(pieces[i].param * size + m->mesh->rank);
     }
-    TT_TRY(tt_allreduce_max_i64(m->mesh->world, "nonfinite-gradient", &first, 1));
-    f->param = first == -INT64_MAX ? -1 : -first / size;
-    f->owner = first == -INT64_MAX ? 0 : (int)(-first % size);
+    TT_TRY(tt_allreduce_max_i64(m->mesh->world, "nonfinite-parameter", &first, 1));
+    *param = first == -INT64_MAX ? -1 : -first / size;
+    *owner = first == -INT64_MAX ? 0 : (int)(-first % size);
     return TT_OK;
 }
 
@@ -205,7 +222,9 @@ static void put_finding(text *t, const tt_model *m, const finding *f, const tt_s
         [LOSS_OF_BATCH] = "the loss is not finite in a micro-batch with",
         [GRADIENT] = "every loss is finite; the step has",
     };
-    put(t, "step %lld: loss %g, gradient norm %g; %s ", (long long)o->step, r->loss, r->grad_norm, why[f->evidence]);
+    put(t, "step %lld: loss %g, gradient norm %g; ", (long long)o->step, r->loss, r->grad_norm);
+    if (f->weight >= 0) put(t, "the weights of '%s' are not finite; ", tt_shards_params(m->shards)->at[f->weight].name);
+    put(t, "%s ", why[f->evidence]);
     put_rows(t, m->mesh, f, o);
     if (f->param < 0)
         put(t, "; gradients are finite");
@@ -221,7 +240,9 @@ static tt_status find(tt_model *m, const tt_batch *micros, const double *nll, in
 {
     suspects mine;
     tt_group *world = m->mesh->world;
-    TT_TRY(find_gradient(m, f));
+    int owner;
+    TT_TRY(find_param(m, TT_PART_WEIGHT, &f->weight, &owner));
+    TT_TRY(find_param(m, TT_PART_GRADIENT, &f->param, &f->owner));
     TT_TRY(find_rows(m, micros, nll, num, &f->evidence, &mine));
     f->ranks = calloc((size_t)m->mesh->world_size, sizeof *f->ranks);
     tt_status status = f->ranks ? TT_OK : tt_error_set(TT_ENOMEM, "out of memory for the rows of a step");
@@ -238,9 +259,9 @@ static tt_status fail(const tt_model *m, const finding *f, const char *what)
     char prefix[32] = "";
     while (rank + 1 < m->mesh->world_size && f->ranks[rank].num == 0) rank++;
     if (m->mesh->world_size > 1) snprintf(prefix, sizeof prefix, "rank %d: ", rank);
-    return tt_error_set(TT_ENONFINITE,
-                        "%s%s. Nothing was updated. Look at these rows, lower learning_rate, or set nonfinite: skip",
-                        prefix, what);
+    return tt_error_set(TT_ENONFINITE, "%s%s. Nothing was updated. %s, or set nonfinite: skip", prefix, what,
+                        f->weight >= 0 ? "Look at the model (tartan verify --deep lists such tensors)"
+                                       : "Look at these rows, lower learning_rate");
 }
 
 tt_status tt_nonfinite_report(tt_model *m, const tt_batch *micros, const double *nll, int num, const tt_step_options *o,

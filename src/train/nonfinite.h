@@ -3,6 +3,7 @@
  * Rows. A micro-batch whose sum of losses is not finite is run forward again, each of its rows alone; rows whose own loss is
  * not finite are named. When none is, the rows of such micro-batches are; and when every loss is finite and only gradients
  * are not, the rows of the step. At most 16 are named.
+ * Weights. The first parameter in the table that has weights that are not finite, which are then the cause.
  * Parameter. The first in the table with a gradient that is not finite, and the rank that owns the place.
  *
  * Costs nothing until it happens; then a forward pass for each suspected row of the rank that has most of them.

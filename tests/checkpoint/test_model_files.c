@@ -217,6 +217,11 @@ static void configurations_that_cannot_be_honoured(void **state)
         const char *key, *value, *message;
     } cases[] = {
         {"model_type", "\"gpt9\"", "model_type gpt9 is not supported"},
+        {"model_type", "\"olmoe\\u0000x\"", "key 'model_type' holds a NUL character"},
+        {"dtype", "\"float32\\u0000\"", "key 'dtype' holds a NUL character"},
+        {"architectures", "[{\"a\": \"\\u0000\"}]", "key 'architectures' holds a NUL character"},
+        {"rms_norm_eps", "null", "key 'rms_norm_eps' is null; expected a number"},
+        {"router_aux_loss_coef", "null", "key 'router_aux_loss_coef' is null"},
         {"hidden_act", "\"gelu\"", "key 'hidden_act' is \"gelu\""},
         {"attention_dropout", "0.1", "key 'attention_dropout' is 0.1"},
         {"rope_scaling", "{\"rope_type\":\"yarn\",\"factor\":4.0}", "key 'rope_type' is \"yarn\""},
@@ -251,7 +256,7 @@ static void configurations_that_cannot_be_honoured(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *folder = altered_model("", "");
-        change_config(folder, cases[i].key, json_loads(cases[i].value, JSON_DECODE_ANY, NULL));
+        change_config(folder, cases[i].key, json_loads(cases[i].value, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL));
         job j = {.from = folder, .to = "build/never", .ep = 1, .resident = TT_F32};
         tt_status status = tt_comm_run_threads(1, load_and_save, &j);
         if (status == TT_OK) fail_msg("%s = %s was accepted", cases[i].key, cases[i].value);

@@ -569,6 +569,9 @@ static void malformed_headers_are_refused(void **state)
         {"{\"a\n\":" F32_2("0", "8") "}", 8, "not valid JSON"},
         {"{\"a\":" F32_2("0", "8") ",\"a\":" F32_2("8", "16") "}", 16, "tensor 'a' appears twice"},
         {"{\"a\":" F32_2("0", "8") ",\"\\u0061\":" F32_2("8", "16") "}", 16, "tensor 'a' appears twice"},
+        {"{\"a\":" F32_2("0", "8") ",\"a\":" F32_2("0", "8") "}", 8, "tensor 'a' appears twice"},
+        {"{\"a\":" F32_2("0", "8") ",\"a\":" F32_2("4", "12") "}", 12, "tensor 'a' appears twice"},
+        {"{\"a\":" F32_2("0", "8") ",\"b\":" F32_2("2", "10") ",\"a\":" F32_2("4", "12") "}", 12, "tensor 'a' appears twice"},
         /* metadata */
         {"{\"__metadata__\":{\"a\":1}}", 0, "'a' is not a string"},
         {"{\"__metadata__\":{\"a\":null}}", 0, "'a' is not a string"},

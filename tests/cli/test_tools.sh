@@ -25,6 +25,7 @@ check 'reads the index' said '69 tensors in 3 files' 'headers and index in order
 runs 'verify a file' 0 verify "$model/model.safetensors"
 mkdir -p "$tmp/adapter" "$tmp/cut"
 cp "$model/model.safetensors" "$tmp/adapter/adapter_model.safetensors"
+echo '{}' >"$tmp/adapter/adapter_config.json"
 runs 'verify an adapter' 0 verify "$tmp/adapter"
 check 'under its name' said 'adapter_model: 69 tensors'
 size=$(stat -c %s "$tmp/adapter/adapter_model.safetensors")
@@ -43,6 +44,32 @@ echo '{}' >"$tmp/cut/tartan_manifest.json"
 refused 1 'verify what a manifest does not prove' tartan_manifest.json damaged -- verify "$tmp/cut"
 refused 1 'verify a folder of other things' model.safetensors -- verify tests/cli
 refused 1 'verify what is not there' "'nowhere'" -- verify nowhere
+refused 1 'verify a file of another kind' config.json 'verify takes' -- verify "$model/config.json"
+whole() { # a model folder that the next check damages
+  rm -rf "$tmp/whole"
+  cp -r "$model" "$tmp/whole"
+}
+whole
+for part in trainer_state.json optimizer.safetensors optimizer.safetensors.index.json; do
+  echo '{}' >"$tmp/whole/$part"
+  refused 1 "verify a checkpoint of which $part is left" tartan_manifest.json missing -- verify "$tmp/whole"
+  rm "$tmp/whole/$part"
+done
+runs 'verify what is left without them' 0 verify "$tmp/whole"
+check 'matches it with its configuration' said 'config.json: every parameter has its tensor'
+rm "$tmp/whole/config.json"
+refused 1 'verify a model without configuration' config.json -- verify "$tmp/whole"
+for edit in 's/"num_hidden_layers": 2/"num_hidden_layers": 3/ model.layers.2' \
+  's/"num_hidden_layers": 2/"num_hidden_layers": 1/ model.layers.1' 's/"vocab_size": 2048/"vocab_size": 2047/ shape' \
+  's/"tie_word_embeddings": false/"tie_word_embeddings": true/ tie_word_embeddings'; do
+  whole
+  sed -i "${edit% *}" "$tmp/whole/config.json"
+  refused 1 "verify a model whose config.json says otherwise: ${edit##* }" "$tmp/whole" "${edit##* }" -- verify "$tmp/whole"
+done
+whole
+printf '\2\0\0\0\0\0\0\0{}' >"$tmp/whole/model.safetensors"
+refused 1 'verify a model without tensors' missing -- verify "$tmp/whole"
+rm -r "$tmp/whole"
 refused 2 'verify nothing' PATH -- verify
 
 # --- render ---

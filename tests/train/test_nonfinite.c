@@ -27,6 +27,7 @@ enum { ROWS = 20, LENGTH = 6, MICROS = 2, BAD_TOKEN = 99, BAD_ROW = 7 };
 typedef struct job {
     mesh mesh;
     const tt_ops *ops;
+    bool bf16; /* weights */
     float value; /* of the embedding of BAD_TOKEN */
     int column;  /* where it stands in BAD_ROW */
     tt_nonfinite nonfinite;
@@ -44,10 +45,11 @@ static void spoil(tt_engine *e, float value)
     int64_t num, D = e->config.hidden_size;
     const tt_piece *pieces = tt_shards_pieces(e->shards, &num);
     for (int64_t i = 0; i < num; i++) {
-        float *w = tt_shards_view(e->shards, &pieces[i], TT_PART_WEIGHT).data;
+        tt_mat w = tt_shards_view(e->shards, &pieces[i], TT_PART_WEIGHT);
         if (pieces[i].param != e->table.embedding) continue;
         for (int64_t k = 0; k < pieces[i].count; k++)
-            if ((pieces[i].first + k) / D == BAD_TOKEN) w[k] = value;
+            if ((pieces[i].first + k) / D == BAD_TOKEN)
+                tt_convert((char *)w.data + (size_t)k * tt_dtype_size(w.dtype), w.dtype, &value, TT_F32, 1);
     }
 }
 
@@ -82,8 +84,8 @@ static int64_t state_of(const tt_engine *e, float *out)
     static const tt_shard_part parts[] = {TT_PART_WEIGHT, TT_PART_MOMENT1, TT_PART_MOMENT2};
     for (int64_t i = 0; i < num; i++)
         for (int k = 0; k < 3; k++, n += pieces[i].count) {
-            const float *part = tt_shards_view(e->shards, &pieces[i], parts[k]).data;
-            if (out) memcpy(out + n, part, (size_t)pieces[i].count * sizeof *out);
+            tt_mat part = tt_shards_view(e->shards, &pieces[i], parts[k]);
+            if (out) tt_convert(out + n, TT_F32, part.data, part.dtype, pieces[i].count);
         }
     return n;
 }
@@ -132,7 +134,7 @@ static tt_status rank_main(tt_comm *comm, void *arg)
         .config = object,
         .mesh = {.tp_size = j->mesh.tp, .ep_size = j->mesh.ep},
         .ops = j->ops,
-        .resident = TT_F32,
+        .resident = j->bf16 ? TT_BF16 : TT_F32,
         .compute = TT_F32,
         .moments = TT_F32,
         .threads = 1,
@@ -152,14 +154,16 @@ static tt_status rank_main(tt_comm *comm, void *arg)
     return status;
 }
 
+#define BAD_WEIGHTS "the weights of 'model.embed_tokens.weight' are not finite; "
+
 /* Which rank has the row, and what is said of it. */
 static void expected_row(const mesh *m, char *out, size_t size)
 {
     int fsdp = m->world / m->tp, rank = BAD_ROW % fsdp * m->tp, micro = BAD_ROW / fsdp % MICROS;
     if (m->world == 1)
-        snprintf(out, size, "the loss is not finite in row %d of micro-batch %d; first bad gradient: '", BAD_ROW, micro);
+        snprintf(out, size, BAD_WEIGHTS "the loss is not finite in row %d of micro-batch %d; first bad gradient: '", BAD_ROW, micro);
     else
-        snprintf(out, size, "the loss is not finite in rank %d: row %d of micro-batch %d; first bad gradient: '", rank,
+        snprintf(out, size, BAD_WEIGHTS "the loss is not finite in rank %d: row %d of micro-batch %d; first bad gradient: '", rank,
                  BAD_ROW, micro);
 }
 
@@ -193,12 +197,12 @@ static void the_row_is_named_and_the_run_ends(void **state)
     for (int i = 0; i < NUM_MESHES; i++) {
         char expected[200], prefix[40] = "step 2: ";
         const mesh *m = &meshes[i];
-        job j = {.mesh = *m, .ops = &tt_ops_cpu, .value = INFINITY, .column = 2};
+        job j = {.mesh = *m, .ops = &tt_ops_cpu, .bf16 = i % 2, .value = INFINITY, .column = 2};
         expected_row(m, expected, sizeof expected);
         assert_error(tt_comm_run_threads(m->world, rank_main, &j), TT_ENONFINITE, expected);
         if (m->world > 1) snprintf(prefix, sizeof prefix, "rank %d: step 2: ", BAD_ROW % (m->world / m->tp) * m->tp);
         if (strncmp(tt_error_text(), prefix, strlen(prefix)) != 0) fail_msg("'%s': no '%s'", tt_error_text(), prefix);
-        assert_non_null(strstr(tt_error_text(), "or set nonfinite: skip"));
+        assert_non_null(strstr(tt_error_text(), "Look at the model (tartan verify --deep lists such tensors), or set nonfinite: skip"));
         assert_int_equal(j.warnings, 0);
     }
 }
