@@ -9,6 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define START_SECONDS 120
+
 typedef struct bar {
     bool terminal;
     bool open; /* a line that is written over stands there */
@@ -118,7 +120,10 @@ static tt_status run(tt_comm *comm, const tt_command *self, int argc, char **arg
     for (int i = 0; i < argc; i++)
         if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) return print_help(comm);
     tt_stop_catch();
+    /* Until ddp_timeout is known. */
+    tt_comm_set_timeout(comm, START_SECONDS);
     tt_status status = tt_agree(tt_comm_world(comm), "configuration", configure(argc, argv, &config));
+    if (status == TT_OK) status = tt_sft_same_config(comm, &config);
     tt_sft_hooks hooks = {.progress = show, .loading = show_loading, .stop = tt_stop_asked, .user = &b};
     if (status == TT_OK && config.disable_tqdm == TT_FLAG_TRUE) hooks.progress = NULL, hooks.loading = NULL;
     if (status == TT_OK) status = tt_sft(comm, &config, &hooks, &report);

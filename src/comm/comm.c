@@ -16,6 +16,7 @@
 /* Two rounds of a reduction: large enough that 64 ranks send each other pieces of 128 KiB. */
 #define SCRATCH_BYTES   ((size_t)16 << 20)
 #define TIMEOUT_SECONDS 1800
+#define START_SECONDS   120 /* for ranks to meet */
 
 /* --- groups ------------------------------------------------------------------------------------------- */
 
@@ -191,11 +192,12 @@ tt_status tt_comm_create(tt_comm **out)
     tt_status status = tt_comm_open(&link, out);
     /* The others do not know of this failure: do not wait for them. */
     if (status != TT_OK) {
-        if (link.recorder_path[0]) unlink(link.recorder_path);
         link.backend->close(link.self, false);
         return status;
     }
+    tt_comm_set_timeout(*out, START_SECONDS);
     status = tt_watchdog_start(*out, link.recorder_path, &(*out)->watchdog);
+    tt_comm_set_timeout(*out, TIMEOUT_SECONDS);
     if (status != TT_OK) {
         (*out)->broken = true;
         tt_comm_destroy(out);

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -19,24 +18,19 @@ double tt_recorder_clock(void)
 
 /* --- where it lies ------------------------------------------------------------------------------------------- */
 
-/* Memory, where it can be had: a file on a disk or on the network would be written out again and again. */
+/* A file in memory that has no name: nothing is left of it when its process ends, however it ends. Others of the host find it
+ * through the process, as long as they belong to the same user. */
 static int create_file(char *path, size_t size)
 {
-    static const char *const fixed[] = {"/dev/shm", NULL, "/tmp"};
-    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
-        const char *folder = fixed[i] ? fixed[i] : getenv("TMPDIR");
-        if (!folder || (size_t)snprintf(path, size, "%s/tartan-XXXXXX", folder) >= size) continue;
-        int fd = mkostemp(path, O_CLOEXEC);
-        if (fd >= 0) return fd;
-    }
-    path[0] = '\0';
-    return -1;
+    int fd = memfd_create("tartan-recorder", MFD_CLOEXEC);
+    if (fd >= 0) snprintf(path, size, "/proc/%d/fd/%d", (int)getpid(), fd);
+    else path[0] = '\0';
+    return fd;
 }
 
 static tt_recorder *map(int fd)
 {
     void *at = mmap(NULL, sizeof(tt_recorder), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    close(fd);
     return at == MAP_FAILED ? NULL : at;
 }
 
@@ -45,10 +39,9 @@ tt_status tt_recorder_open(int rank, char *path, size_t size, tt_recorder **out)
     tt_recorder *r = NULL;
     *out = NULL;
     if (path) {
-        int fd = create_file(path, size);
-        /* Blocks are taken now: a full file system would otherwise be a bus error later. */
-        if (fd >= 0 && posix_fallocate(fd, 0, sizeof *r) == 0) r = map(fd);
-        else if (fd >= 0) close(fd), unlink(path), path[0] = '\0';
+        int fd = create_file(path, size); /* stays open: that is how others find it */
+        if (fd >= 0 && ftruncate(fd, sizeof *r) == 0) r = map(fd);
+        if (fd >= 0 && !r) close(fd), path[0] = '\0';
     }
     if (!r) {
         void *at = mmap(NULL, sizeof *r, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -65,8 +58,10 @@ tt_status tt_recorder_open(int rank, char *path, size_t size, tt_recorder **out)
 
 tt_recorder *tt_recorder_map(const char *path)
 {
-    int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-    return fd < 0 ? NULL : map(fd);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    tt_recorder *r = fd < 0 ? NULL : map(fd);
+    if (fd >= 0) close(fd);
+    return r;
 }
 
 void tt_recorder_close(tt_recorder **r)

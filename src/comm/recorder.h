@@ -1,7 +1,7 @@
 /* recorder.h - what a rank is doing, kept where others can read it even when the rank itself no longer runs.
  *
- * Every endpoint has a recorder. With MPI it is a mapped file that the other ranks of the host map as well; its name is
- * removed as soon as they have, so nothing is left behind whatever happens. One thread writes (the one that calls the
+ * Every endpoint has a recorder. With MPI it is a mapped file, in memory and without a name, that the other ranks of the host
+ * map as well; nothing is left behind whatever happens. One thread writes (the one that calls the
  * comm), any thread or process reads: a sequence number that is odd during a change tells readers to try again.
  * The bytes a rank has read or written are counted apart, by any thread.
  */
@@ -56,8 +56,8 @@ typedef struct tt_recorder {
     tt_record now;
 } tt_recorder;
 
-/* tt_recorder_open - a recorder in plain memory (path NULL), or in a new file that others can map; path gets its name and
- * size is that buffer's. Close unmaps; the file's name goes with tt_recorder_unlink. Local. */
+/* tt_recorder_open - a recorder in plain memory (path NULL), or in a file that others can map; path gets where they find it
+ * ("": nowhere) and size is that buffer's. Local. */
 tt_status tt_recorder_open(int rank, char *path, size_t size, tt_recorder **out);
 /* Another rank's, by its file; NULL when it cannot be mapped (another host, another container). */
 tt_recorder *tt_recorder_map(const char *path);

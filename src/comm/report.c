@@ -171,9 +171,11 @@ size_t tt_report_stall(const tt_rank_report *ranks, int rank, double stalled, ch
 {
     text t = {out, 0, bytes};
     const tt_rank_report *r = &ranks[rank];
-    add_where(&t, r, rank);
-    add(&t, ": %s does not move: %.3f of %.3f GB done, nothing for %.0f s; look at the file system of this host",
+    if (r->state == TT_RANK_RUNS) add_where(&t, r, rank);
+    else add_state(&t, r, rank);
+    add(&t, ": %s does not move: %.3f of %.3f GB done, nothing for %.0f s",
         r->record.phase, 1e-9 * (double)r->moved, 1e-9 * (double)r->record.bytes_to_move, stalled);
+    if (r->state == TT_RANK_RUNS) add(&t, "; look at the file system of this host");
     return t.length;
 }
 

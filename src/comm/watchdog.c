@@ -20,6 +20,7 @@
 #define CONNECT_SECONDS     2.0  /* for each address */
 #define MEET_SECONDS        20.0
 #define CONSEQUENCE_SECONDS 2.0  /* a cause is looked for so long */
+#define AWAKE_SECONDS       3.0
 #define ALONE_SECONDS       5.0  /* a failing rank waits so long for the collector */
 #define DRAIN_SECONDS       1.0  /* for the last words to arrive */
 #define REPORT_BYTES        8192
@@ -56,6 +57,8 @@ struct tt_watchdog {
     tt_wire *up[NUM_COLLECTORS]; /* to the collectors; NULL: is this rank, or there is none */
     tt_wire **members;           /* connections to us */
     int num_members;
+    double beat_at;       /* the last one */
+    double awake_since;   /* this process did not run before: its clocks start there; 0: it always did */
     double moved_at;      /* when a rank was last seen to move bytes of files */
     double overdue_since; /* something is, and has not been reported; 0: nothing is */
     double lost_since;
@@ -245,7 +248,11 @@ static void fill_record(const tt_watchdog *w, tt_word *word, int about)
 
 static void beat(tt_watchdog *w)
 {
-    atomic_store(&w->own->alive, (int64_t)(tt_recorder_clock() * 1e3));
+    double now = tt_recorder_clock();
+    /* Stopped and woken, alone or with all others: what has waited meanwhile may still come. */
+    if (w->beat_at != 0 && now - w->beat_at > 3 * beat_seconds(w) + 1) w->awake_since = now;
+    w->beat_at = now;
+    atomic_store(&w->own->alive, (int64_t)(now * 1e3));
     refresh(w);
     start_word(w, &w->word, TT_WORD_BEAT, w->rank);
     fill_record(w, &w->word, w->rank);
@@ -292,10 +299,10 @@ static void judge_overdue(tt_watchdog *w)
         ranks[r] = w->peers[r].report;
         /* Of what ranks out of sight do we judge nothing: they may have gone on. */
         if (ranks[r].state == TT_RANK_SILENT) ranks[r].record.waiting = ranks[r].record.moving = false;
-        stalled[r] = now - w->peers[r].moved_at;
+        stalled[r] = now - fmax(w->peers[r].moved_at, w->awake_since);
         if (ranks[r].known && ranks[r].record.moving) w->moved_at = now;
     }
-    if (ranks && stalled) who = tt_report_find_overdue(ranks, stalled, w->size, now - w->moved_at, &transfer);
+    if (ranks && stalled) who = tt_report_find_overdue(ranks, stalled, w->size, now - fmax(w->moved_at, w->awake_since), &transfer);
     if (who < 0) w->overdue_since = 0;
     else if (w->overdue_since == 0) w->overdue_since = now;
     duty d = duty_of(w);
@@ -334,6 +341,8 @@ static void judge_lost(tt_watchdog *w)
 static void judge(tt_watchdog *w)
 {
     double now = tt_recorder_clock();
+    /* The launcher wakes stopped processes to end them, when another rank has reported already. */
+    if (w->awake_since != 0 && now - w->awake_since < AWAKE_SECONDS) return;
     /* A cause goes before its consequence. */
     if (w->verdict.there && !w->verdict.consequence && now >= w->verdict.due) conclude(w, w->verdict.status, w->verdict.text);
     judge_lost(w);
@@ -663,7 +672,6 @@ static tt_status meet(tt_comm *comm, const char *path, tt_watchdog *w)
         w->peers[r].mapped = tt_recorder_map(w->places[r].recorder);
     }
     if (status == TT_OK) status = tt_barrier(tt_comm_world(comm), "meet");
-    if (path[0]) unlink(path);
     memcpy(w->key, w->places[0].key, sizeof w->key);
     return status;
 }
@@ -685,7 +693,6 @@ tt_status tt_watchdog_start(tt_comm *comm, const char *path, tt_watchdog **out)
     int size = comm->link.size;
     *out = NULL;
     tt_watchdog *w = size > 1 ? calloc(1, sizeof *w) : NULL;
-    if (size == 1 && path[0]) unlink(path);
     if (size == 1) return TT_OK;
     TT_CHECK(w, TT_ENOMEM, "no memory for the watchdog");
     w->rank = comm->link.rank, w->size = size;

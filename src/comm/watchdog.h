@@ -24,7 +24,7 @@
 
 typedef struct tt_watchdog tt_watchdog;
 
-/* tt_watchdog_start - path: the file of this rank's recorder ("": none), removed here. *out is NULL in a world of one. A
+/* tt_watchdog_start - path: where others find this rank's recorder ("": nowhere). *out is NULL in a world of one. A
  * link that cannot be made is a warning, and its ranks report for themselves. Collective over the world. */
 tt_status tt_watchdog_start(tt_comm *comm, const char *path, tt_watchdog **out);
 

@@ -215,6 +215,15 @@ static tt_status open_metrics(job *j, const char *path)
     return status;
 }
 
+/* The final model is about as large as what is read; better to know now that it has no room. */
+static tt_status check_room(const job *j)
+{
+    int64_t bytes = 0;
+    const tt_st_folder *f = &j->engine.source.folder;
+    for (int i = 0; i < f->num_files; i++) bytes += f->files[i].size;
+    return tt_dir_room(j->config->output_dir, j->config->save_dtype ? 0 : bytes);
+}
+
 /* output_dir with the resolved configuration and the records so far. */
 static tt_status create_output(job *j)
 {
@@ -222,6 +231,7 @@ static tt_status create_output(job *j)
     const tt_config *c = j->config;
     if (tt_comm_rank(j->comm) > 0) return tt_metrics_open(&j->metrics, NULL, j->balance_coef != 0);
     TT_TRY(tt_dir_create(c->output_dir));
+    TT_TRY(check_room(j));
     TT_TRY(tt_resume_clear(c));
     TT_TRY(tt_path_join(path, sizeof path, c->output_dir, "tartan_config.yaml"));
     TT_TRY(tt_config_write(path, c));

@@ -51,6 +51,10 @@ typedef struct tt_sft_hooks {
     void *user;
 } tt_sft_hooks;
 
+/* tt_sft_same_config - TT_ECONFIG with the first key that differs unless all ranks have the same configuration. For programs
+ * that read it on every rank. Collective over the world. */
+tt_status tt_sft_same_config(tt_comm *comm, const tt_config *config);
+
 /* tt_sft - config is resolved (tt_config_resolve). Collective over the world; all ranks return the same status. */
 tt_status tt_sft(tt_comm *comm, const tt_config *config, const tt_sft_hooks *hooks, tt_sft_report *report);
 

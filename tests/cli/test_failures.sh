@@ -81,6 +81,13 @@ else
   fails save save-publish kill 1
   fails save save-write spin 3
 fi
+# Hosts may have configurations of their own.
+job=("$tartan" sft "${sft_options[@]}")
+timeout --kill-after=5 60 "$mpirun" -n 1 "${job[@]}" : -n 1 "${job[@]}" --learning_rate 0.1 >"$tmp/said" 2>&1 </dev/null
+status=$?
+output=$(tr -d '\0' <"$tmp/said")
+[ $status = 2 ] && said "rank 1: this rank is told 'learning_rate: 0.1', rank 0 'learning_rate: 2.0e-05'" && [ ! -e "$tmp/out/config.json" ]
+ok $? 'ranks that are told different things'
 echo "# the slowest to end without a deadline took 0.$slowest s" | sed -E 's/0\.([0-9]+)([0-9]) s/\1.\2 s/'
 
 # Recorders are files without names: nothing is left behind.
