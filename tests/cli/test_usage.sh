@@ -43,7 +43,7 @@ value seed -1 'at least 0'
 value seed 99999999999 'at most'
 value threads -1 'at least 0'
 value threads 4294967297 'at most'
-value ddp_timeout -1 'at least 1'
+value ddp_timeout -1 'at least 0'
 value bf16 maybe 'true or false'
 value lr_scheduler_type straight linear
 value optim adam adamw
