@@ -134,6 +134,16 @@ static int add_ranks(text *t, const tt_rank_report *ranks, int size, const tt_re
     return count;
 }
 
+/* Not in order, or in no operation for about as long as others have waited: these may wait, through several groups, for it. */
+static bool stands(const tt_rank_report *r)
+{
+    const tt_record *d = &r->record;
+    if (!r->known) return false;
+    if (r->state != TT_RANK_RUNS) return true;
+    if (d->waiting || d->num_ended == 0 || d->timeout <= 0) return false;
+    return r->clock - d->last[(d->num_ended - 1) % TT_RECORD_OPS].since + r->age > d->timeout / 2;
+}
+
 /* --- reports ------------------------------------------------------------------------------------------------- */
 
 static void add_standings(text *t, const tt_rank_report *ranks, int size, const tt_recorded_group *g, uint32_t number)
@@ -146,7 +156,7 @@ static void add_standings(text *t, const tt_rank_report *ranks, int size, const 
     for (int r = 0; r < size; r++) {
         char s = standing(&ranks[r], g, number);
         /* When all have begun it and yet it does not end, everyone's state matters. */
-        bool matters = s == MISSING || (missing == 0 && s == ARRIVED) || (ranks[r].known && ranks[r].state != TT_RANK_RUNS);
+        bool matters = s == MISSING || (missing == 0 && s == ARRIVED) || stands(&ranks[r]);
         if (!matters || ++details > MOST_DETAILS) continue;
         add(t, "\n  ");
         add_state(t, &ranks[r], r);

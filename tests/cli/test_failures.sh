@@ -7,6 +7,12 @@
 deadline=3
 slowest=0
 
+# The rank is described. Who reports may have missed another, which waits for this one.
+stands() {
+  said 'not complete after 3 s' 'missing: ranks' &&
+    { grep -qE "^ +rank $rank \(host [^)]*\) $1" <<<"$output" || { why="rank $rank is not said to be: $1"; return 1; }; }
+}
+
 # fails PHASE OPERATION KIND RANK
 fails() {
   local phase=$1 operation=$2 kind=$3 rank=$4 limit=10 errors good=1 start named=$4
@@ -34,8 +40,8 @@ fails() {
     memory) said 'no memory, on purpose' || good=0 ;;
     segv) said 'crashed: segmentation fault' || good=0 ;;
     kill | exit) said 'has ended without a word' || good=0 ;;
-    stop) said 'not complete after 3 s' "missing: ranks $rank" 'is stopped; its last operation' || good=0 ;;
-    spin) said 'not complete after 3 s' "missing: ranks $rank" 'runs; its last operation' || good=0 ;;
+    stop) stands 'is stopped; its last operation' || good=0 ;;
+    spin) stands 'runs; its last operation' || good=0 ;;
   esac
   if [ -e "$tmp/out/model.safetensors" ] && [ "$phase" != save ]; then
     why='a model was left behind' good=0
@@ -55,6 +61,8 @@ places=('start configuration' 'check check' 'prepare prepare' 'open open-files' 
 if [ -n "${TT_FULL:-}" ]; then
   for place in "${places[@]}"; do
     for kind in error abort assert memory segv kill exit stop spin; do
+      # The deadline is one of the options, which ranks do not have before they have agreed on them.
+      [[ $place == start* && $kind =~ stop|spin ]] && continue
       for rank in 0 1 3; do
         # shellcheck disable=SC2086
         fails $place $kind $rank

@@ -202,6 +202,9 @@ static void a_hang_names_the_missing(void **state)
     assert_says(text, "rank 3 (host h1, pid 1003, step 12, phase backward) is stopped; its last operation, 16.0 s ago, was "
                       "return-outputs (operation 4 of group ep, phase backward)\n");
     assert_null(strstr(text, "rank 4"));
+    did(&r[4], 1, 9, "return-outputs", 84); /* it stands: perhaps a missing rank waits for it in another group */
+    tt_report_hang(r, 6, 0, text, sizeof text);
+    assert_says(text, "rank 4 (host h2, pid 1004, step 12, phase backward) runs; its last operation, 16.0 s ago, was");
     /* Ranks out of sight: */
     r[3].state = TT_RANK_SILENT;
     r[3].age = 20;
