@@ -92,7 +92,7 @@ static int64_t piece_bytes(const tt_shards *shards, const tt_piece *piece, bool 
     return tt_round_up(piece->count * (int64_t)size, 64);
 }
 
-int64_t tt_checkpoint_copy_bytes(const tt_shards *shards, bool moments)
+static int64_t copy_bytes(const tt_shards *shards, bool moments)
 {
     int64_t num, sum = 0;
     const tt_piece *pieces = tt_shards_pieces(shards, &num);
@@ -148,7 +148,7 @@ static tt_status list_ranges(tt_checkpoint_writer *w, const tt_shards *shards, b
     const tt_piece *pieces = tt_shards_pieces(shards, &num);
     TT_TRY(tt_save_list_weights(shards, &w->layouts[MODEL], &w->ranges[MODEL], &w->outputs[MODEL].num_ranges));
     if (copy) {
-        TT_TRY(reserve_copy(copy, tt_checkpoint_copy_bytes(shards, moments)));
+        TT_TRY(reserve_copy(copy, copy_bytes(shards, moments)));
         w->copy = copy->memory;
     }
     w->ranges[STATE] = calloc((size_t)num * TT_NUM_STATE_KINDS + 1, sizeof *w->ranges[STATE]);

@@ -28,7 +28,7 @@
 #define TT_CHECKPOINT_MANIFEST "tartan_manifest.json"
 #define TT_CHECKPOINT_VERSION  1
 
-/* Memory for a copy of a rank's shards. Start from zeros; it grows at first use and is kept for the next. */
+/* Memory for a copy of a rank's shards: its weights, and its moments when they are saved. Start from zeros; it grows at first use and is kept for the next. */
 typedef struct tt_checkpoint_copy {
     void *memory;
     int64_t bytes;
@@ -52,8 +52,6 @@ typedef struct tt_checkpoint_writer tt_checkpoint_writer;
  * unless it is ours and options->model->overwrite. A folder that a killed run has left under the temporary name is removed. */
 tt_status tt_checkpoint_begin(const char *folder, const tt_shards *shards, const tt_checkpoint_options *options,
                               tt_checkpoint_writer **out);
-/* tt_checkpoint_copy_bytes - what the copy takes on this rank: its weights, and its moments when they are saved. Local. */
-int64_t tt_checkpoint_copy_bytes(const tt_shards *shards, bool moments);
 /* tt_checkpoint_bytes - what write will write on this rank. Local. */
 int64_t tt_checkpoint_bytes(const tt_checkpoint_writer *w);
 /* Local, on any thread, once. Bytes done are counted in `done` (may be NULL). */

@@ -1,17 +1,10 @@
 #include "checkpoint/load.h"
 #include "base/checked.h"
+#include "base/clock.h"
 #include "base/rng.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Where each piece of this rank lies in the files; returns the bytes of them all. */
 static int64_t list_spans(const tt_source *source, const tt_shards *shards, tt_read_span *spans)
@@ -39,7 +32,7 @@ static int64_t list_spans(const tt_source *source, const tt_shards *shards, tt_r
 tt_status tt_load_weights(const tt_source *source, tt_shards *shards, int threads, const tt_read_watch *watch,
                           tt_load_report *report)
 {
-    double start = now();
+    double start = tt_seconds();
     int64_t num, owned = 0;
     const tt_piece *pieces = tt_shards_pieces(shards, &num);
     tt_read_result r;
@@ -52,7 +45,7 @@ tt_status tt_load_weights(const tt_source *source, tt_shards *shards, int thread
     for (int64_t i = 0; i < num; i++) owned += pieces[i].count;
     TT_CHECK(r.elements == owned, TT_EINTERNAL, "load filled %lld of %lld owned elements", (long long)r.elements,
              (long long)owned);
-    *report = (tt_load_report){owned, num, bytes, r.bytes, r.scale_bytes, r.requests, r.memory, now() - start};
+    *report = (tt_load_report){owned, num, bytes, r.bytes, r.scale_bytes, r.requests, r.memory, tt_seconds() - start};
     return TT_OK;
 }
 

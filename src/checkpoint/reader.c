@@ -1,10 +1,10 @@
 #include "checkpoint/reader.h"
 #include "base/checked.h"
+#include "base/clock.h"
 
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* Bytes [begin, end) of a file; spans [span, ...) begin in it, the first perhaps before it. */
 typedef struct request {
@@ -194,13 +194,6 @@ typedef struct crew {
     tt_read_result sums;
 } crew;
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static double interval_of(const tt_read_watch *w)
 {
     return w->interval > 0 ? w->interval : 1;
@@ -211,7 +204,7 @@ static void note(crew *c, int64_t bytes)
     int64_t done = atomic_fetch_add(&c->done, bytes) + bytes;
     if (c->watch && c->watch->done) atomic_fetch_add(c->watch->done, bytes);
     if (!c->watch || !c->watch->progress || omp_get_thread_num() > 0) return;
-    double t = now(), interval = interval_of(c->watch);
+    double t = tt_seconds(), interval = interval_of(c->watch);
     if (t - c->start < 2 * interval || t - c->told < interval) return;
     c->told = t;
     c->watch->progress(c->watch->user, done, c->plan->bytes, t - c->start);
@@ -265,12 +258,12 @@ tt_status tt_read_spans(const tt_st_folder *folder, tt_read_span *spans, int64_t
 {
     plan p;
     TT_TRY(make_plan(folder, spans, num_spans, &p));
-    crew c = {.plan = &p, .watch = watch, .start = now()};
+    crew c = {.plan = &p, .watch = watch, .start = tt_seconds()};
     int64_t readers = tt_max_i64(TT_READ_MIN_THREADS, tt_min_i64(threads, TT_READ_MAX_THREADS));
     readers = tt_max_i64(1, tt_min_i64(readers, p.num_requests));
 #pragma omp parallel num_threads((int)readers)
     work(&c);
-    double seconds = now() - c.start;
+    double seconds = tt_seconds() - c.start;
     if (c.status == TT_OK && watch && watch->progress && seconds >= 2 * interval_of(watch))
         watch->progress(watch->user, p.bytes, p.bytes, seconds);
     free(p.requests);

@@ -6,15 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
-
-double tt_recorder_clock(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* --- where it lies ------------------------------------------------------------------------------------------- */
 
@@ -139,7 +131,7 @@ void tt_recorder_wait(tt_recorder *r, const char *name, int group, uint32_t numb
     set_name(at->name, name);
     memcpy(at->phase, r->now.phase, sizeof at->phase);
     at->group = group, at->number = number;
-    at->since = tt_recorder_clock();
+    at->since = tt_seconds();
     r->now.waiting = true;
     changed(r);
 }
@@ -149,7 +141,7 @@ void tt_recorder_end(tt_recorder *r)
     change(r);
     tt_recorded_op *last = &r->now.last[r->now.num_ended++ % TT_RECORD_OPS];
     *last = r->now.at;
-    last->since = tt_recorder_clock();
+    last->since = tt_seconds();
     r->now.waiting = false;
     changed(r);
 }
@@ -159,7 +151,7 @@ void tt_recorder_moving(tt_recorder *r, bool moving, int64_t bytes)
     change(r);
     atomic_store(&r->moved, 0);
     r->now.moving = moving;
-    r->now.moving_since = tt_recorder_clock();
+    r->now.moving_since = tt_seconds();
     r->now.bytes_to_move = bytes;
     changed(r);
 }

@@ -8,6 +8,7 @@
 #ifndef TT_COMM_RECORDER_H
 #define TT_COMM_RECORDER_H
 
+#include "base/clock.h"
 #include "tartan/comm.h"
 
 #include <stdatomic.h>
@@ -82,8 +83,5 @@ _Atomic int64_t *tt_comm_moved(tt_comm *comm);
 
 /* For a record that came from another process: its texts end, its counts are in range. */
 void tt_record_close_names(tt_record *r);
-
-/* CLOCK_MONOTONIC, in seconds: the same for all processes of a host. */
-double tt_recorder_clock(void);
 
 #endif

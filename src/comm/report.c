@@ -45,6 +45,12 @@ static void add_op(text *t, const tt_record *r, const tt_recorded_op *op)
     add(t, ", phase %s)", op->phase);
 }
 
+/* Seconds that the rank has waited in its operation; 0 when it does not wait. */
+static double waited(const tt_rank_report *r)
+{
+    return r->known && r->record.waiting ? r->clock - r->record.at.since + r->age : 0;
+}
+
 /* What a rank is at, or was at last: "; waits in ..." */
 static void add_activity(text *t, const tt_rank_report *r)
 {
@@ -54,7 +60,7 @@ static void add_activity(text *t, const tt_rank_report *r)
     if (d->waiting) {
         add(t, "; waits in ");
         add_op(t, d, &d->at);
-        add(t, " for %.1f s", tt_report_waited(r));
+        add(t, " for %.1f s", waited(r));
     } else if (d->num_ended > 0) {
         const tt_recorded_op *last = &d->last[(d->num_ended - 1) % TT_RECORD_OPS];
         add(t, "; its last operation, %.1f s ago, was ", r->clock - last->since + r->age);
@@ -77,11 +83,6 @@ static void add_state(text *t, const tt_rank_report *r, int rank)
 
 /* --- judgement ----------------------------------------------------------------------------------------------- */
 
-double tt_report_waited(const tt_rank_report *r)
-{
-    return r->known && r->record.waiting ? r->clock - r->record.at.since + r->age : 0;
-}
-
 double tt_report_stall_limit(const tt_rank_report *r)
 {
     double timeout = r->record.timeout, seconds = r->clock - r->record.moving_since;
@@ -101,7 +102,7 @@ int tt_report_find_overdue(const tt_rank_report *ranks, const double *stalled, i
     *transfer = false;
     for (int r = 0; r < size; r++) {
         double timeout = ranks[r].known ? ranks[r].record.timeout : 0;
-        if (timeout > 0 && quiet > timeout && tt_report_waited(&ranks[r]) > timeout) return r;
+        if (timeout > 0 && quiet > timeout && waited(&ranks[r]) > timeout) return r;
     }
     return -1;
 }
@@ -183,8 +184,9 @@ size_t tt_report_stall(const tt_rank_report *ranks, int rank, double stalled, ch
     const tt_rank_report *r = &ranks[rank];
     if (r->state == TT_RANK_RUNS) add_where(&t, r, rank);
     else add_state(&t, r, rank);
-    add(&t, ": %s does not move: %.3f of %.3f GB done, nothing for %.0f s",
-        r->record.phase, 1e-9 * (double)r->moved, 1e-9 * (double)r->record.bytes_to_move, stalled);
+    add(&t, ": %s does not move: %.3f", r->record.phase, 1e-9 * (double)r->moved);
+    if (r->record.bytes_to_move > 0) add(&t, " of %.3f", 1e-9 * (double)r->record.bytes_to_move);
+    add(&t, " GB done, nothing for %.0f s", stalled);
     if (r->state == TT_RANK_RUNS) add(&t, "; look at the file system of this host");
     return t.length;
 }

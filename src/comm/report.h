@@ -21,9 +21,6 @@ typedef struct tt_rank_report {
     int64_t moved;
 } tt_rank_report;
 
-/* Seconds that the rank has waited in its operation; 0 when it does not wait. */
-double tt_report_waited(const tt_rank_report *r);
-
 /* tt_report_stall_limit - seconds after which a transfer that does not move is given up: 120, or twenty times what
  * 32 MiB took at the rate so far, and never longer than the timeout. Loads of very different speed thus never time each
  * other out. 0 = never. */

@@ -123,8 +123,8 @@ static void send_to_all(tt_watchdog *w, tt_word *word)
  * away from them. */
 static void drain(tt_watchdog *w)
 {
-    double end = tt_recorder_clock() + DRAIN_SECONDS;
-    for (int open = 1; open > 0 && tt_recorder_clock() < end;) {
+    double end = tt_seconds() + DRAIN_SECONDS;
+    for (int open = 1; open > 0 && tt_seconds() < end;) {
         open = 0;
         for (int i = 0; i < w->num_members; i++) {
             tt_wire *m = w->members[i];
@@ -191,7 +191,7 @@ static void look(peer *p)
     tt_rank_report *r = &p->report;
     tt_recorder_read(p->mapped, &r->record);
     r->known = true;
-    r->clock = tt_recorder_clock();
+    r->clock = tt_seconds();
     r->moved = atomic_load(&p->mapped->moved);
     p->heard = r->clock;
 }
@@ -204,7 +204,7 @@ static double alive(const peer *p)
 /* Of the ranks of this host whose watchdogs run, the lowest. */
 static bool speaks_for_host(const tt_watchdog *w)
 {
-    double now = tt_recorder_clock(), patience = 3 * beat_seconds(w);
+    double now = tt_seconds(), patience = 3 * beat_seconds(w);
     for (int r = 0; r < w->rank; r++)
         if (w->peers[r].mapped && !w->peers[r].lost && now - alive(&w->peers[r]) < patience) return false;
     return true;
@@ -212,7 +212,7 @@ static bool speaks_for_host(const tt_watchdog *w)
 
 static void note_movement(peer *p)
 {
-    double now = tt_recorder_clock();
+    double now = tt_seconds();
     if (!p->report.record.moving || p->report.moved != p->moved || p->moved_at == 0) p->moved_at = now;
     p->moved = p->report.moved;
 }
@@ -220,7 +220,7 @@ static void note_movement(peer *p)
 /* Everything of this host from memory; the rest as it was told. */
 static void refresh(tt_watchdog *w)
 {
-    double now = tt_recorder_clock(), patience = 3 * beat_seconds(w);
+    double now = tt_seconds(), patience = 3 * beat_seconds(w);
     for (int r = 0; r < w->size; r++) {
         peer *p = &w->peers[r];
         if (p->mapped) {
@@ -248,7 +248,7 @@ static void fill_record(const tt_watchdog *w, tt_word *word, int about)
 
 static void beat(tt_watchdog *w)
 {
-    double now = tt_recorder_clock();
+    double now = tt_seconds();
     /* Stopped and woken, alone or with all others: what has waited meanwhile may still come. */
     if (w->beat_at != 0 && now - w->beat_at > 3 * beat_seconds(w) + 1) w->awake_since = now;
     w->beat_at = now;
@@ -291,7 +291,7 @@ static void judge_overdue(tt_watchdog *w)
 {
     char text[REPORT_BYTES];
     bool transfer;
-    double now = tt_recorder_clock();
+    double now = tt_seconds();
     tt_rank_report *ranks = malloc((size_t)w->size * sizeof *ranks);
     double *stalled = malloc((size_t)w->size * sizeof *stalled);
     int who = -1;
@@ -324,7 +324,7 @@ static void judge_lost(tt_watchdog *w)
     int who = 0;
     while (who < w->size && !w->peers[who].lost) who++;
     if (who == w->size) return;
-    double now = tt_recorder_clock();
+    double now = tt_seconds();
     if (w->lost_since == 0) w->lost_since = now;
     duty d = duty_of(w);
     if (d == LEAVES && now - w->lost_since > ALONE_SECONDS) leave(w, tt_status_exit(TT_ECOMM));
@@ -340,7 +340,7 @@ static void judge_lost(tt_watchdog *w)
 
 static void judge(tt_watchdog *w)
 {
-    double now = tt_recorder_clock();
+    double now = tt_seconds();
     /* The launcher wakes stopped processes to end them, when another rank has reported already. */
     if (w->awake_since != 0 && now - w->awake_since < AWAKE_SECONDS) return;
     /* A cause goes before its consequence. */
@@ -362,7 +362,7 @@ static void hear_failure(tt_watchdog *w, int rank, int status, bool consequence,
     w->verdict.consequence = consequence;
     if (w->rank >= NUM_COLLECTORS) return;
     w->verdict.there = true;
-    w->verdict.due = tt_recorder_clock() + (consequence ? CONSEQUENCE_SECONDS : 0) +
+    w->verdict.due = tt_seconds() + (consequence ? CONSEQUENCE_SECONDS : 0) +
                      (duty_of(w) == SPEAKS ? 0 : CONSEQUENCE_SECONDS);
 }
 
@@ -388,7 +388,7 @@ static void tell_failure(tt_watchdog *w)
         w->fail_status = 128 + crash;
         snprintf(w->fail_text, sizeof w->fail_text, "%s", signal_text(crash));
     }
-    w->gave_up = tt_recorder_clock() + ALONE_SECONDS;
+    w->gave_up = tt_seconds() + ALONE_SECONDS;
     refresh(w);
     start_word(w, &w->word, TT_WORD_FAILED, w->rank);
     fill_record(w, &w->word, w->rank);
@@ -419,7 +419,7 @@ static void hear(tt_watchdog *w, tt_wire *from, const tt_word *word, bool first)
             p->report.clock = word->clock;
             p->report.moved = word->moved;
             p->report.state = word->from != word->about && word->state <= TT_RANK_LOST ? (tt_rank_state)word->state : TT_RANK_RUNS;
-            p->heard = tt_recorder_clock();
+            p->heard = tt_seconds();
             note_movement(p);
         }
         if (word->kind == TT_WORD_FAILED) hear_failure(w, word->from, word->status, word->consequence, word->text);
@@ -497,8 +497,8 @@ static bool answered(tt_watchdog *w, tt_wire *wire)
     start_word(w, &w->word, TT_WORD_BEAT, w->rank);
     fill_record(w, &w->word, w->rank);
     if (!tt_wire_send(wire, &w->word)) return false;
-    double end = tt_recorder_clock() + CONNECT_SECONDS;
-    while (wire->rank < 0 && tt_recorder_clock() < end && poll(&p, 1, 100) >= 0) {
+    double end = tt_seconds() + CONNECT_SECONDS;
+    while (wire->rank < 0 && tt_seconds() < end && poll(&p, 1, 100) >= 0) {
         tt_wire_event e = tt_wire_receive(wire, w->key, w->size, &w->word);
         if (e == TT_WIRE_WORD) {
             tt_word word = w->word;
@@ -561,11 +561,11 @@ static void *run(void *arg)
         return NULL;
     }
     refresh(w);
-    atomic_store(&w->own->alive, (int64_t)(tt_recorder_clock() * 1e3));
+    atomic_store(&w->own->alive, (int64_t)(tt_seconds() * 1e3));
     for (int c = 0; c < NUM_COLLECTORS && c < w->rank; c++) connect_up(w, c);
     atomic_store(&w->connected, true);
     for (double next = 0; !atomic_load(&w->stop);) {
-        double now = tt_recorder_clock();
+        double now = tt_seconds();
         bool urgent = w->verdict.there || w->lost_since != 0 || w->gave_up != 0;
         if (now >= next || atomic_exchange(&w->changed, false)) {
             beat(w);
@@ -573,7 +573,7 @@ static void *run(void *arg)
         }
         if (atomic_load(&w->failing) || atomic_load(&w->crash)) tell_failure(w);
         judge(w);
-        wait_for_news(w, fds, urgent ? 0.05 : fmax(next - tt_recorder_clock(), 0));
+        wait_for_news(w, fds, urgent ? 0.05 : fmax(next - tt_seconds(), 0));
         read_news(w);
     }
     start_word(w, &w->word, TT_WORD_GOODBYE, w->rank);
@@ -605,7 +605,7 @@ void tt_watchdog_fail(tt_watchdog *w, int exit_status, const char *text, bool co
     atomic_store(&w->failing, true);
     wake(w);
     /* The thread ends the process before that. */
-    for (double end = tt_recorder_clock() + 2 * ALONE_SECONDS; tt_recorder_clock() < end;) usleep(10000);
+    for (double end = tt_seconds() + 2 * ALONE_SECONDS; tt_seconds() < end;) usleep(10000);
 }
 
 static void on_crash(int signal_number)
@@ -664,7 +664,7 @@ static tt_status meet(tt_comm *comm, const char *path, tt_watchdog *w)
     snprintf(mine->recorder, sizeof mine->recorder, "%s", path);
     if (w->rank < NUM_COLLECTORS) w->listener = tt_wire_listen(&mine->port);
     if (w->rank == 0 && getrandom(mine->key, sizeof mine->key, 0) != sizeof mine->key)
-        mine->key[0] = (uint64_t)getpid() << 32 ^ (uint64_t)(tt_recorder_clock() * 1e9);
+        mine->key[0] = (uint64_t)getpid() << 32 ^ (uint64_t)(tt_seconds() * 1e9);
     tt_status status = tt_allgather(tt_comm_world(comm), "meet", mine, w->places, sizeof *mine);
     for (int r = 0; status == TT_OK && r < w->size; r++) {
         if (r == w->rank || !w->places[r].recorder[0] || !same_host(w, r)) continue;
@@ -707,8 +707,8 @@ tt_status tt_watchdog_start(tt_comm *comm, const char *path, tt_watchdog **out)
     TT_GO(meet(comm, path, w));
     TT_GO(start_thread(w));
     /* Nobody goes on, and perhaps fails, before all can be told. Where addresses do not answer this ends as well. */
-    double end = tt_recorder_clock() + MEET_SECONDS;
-    while (!atomic_load(&w->connected) && tt_recorder_clock() < end) usleep(200);
+    double end = tt_seconds() + MEET_SECONDS;
+    while (!atomic_load(&w->connected) && tt_seconds() < end) usleep(200);
     atomic_store(&of_process, w);
     tt_set_abort_hook(on_broken_invariant);
     *out = w;

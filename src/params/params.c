@@ -94,13 +94,6 @@ void tt_params_free(tt_params *p)
     *p = (tt_params){0};
 }
 
-int64_t tt_params_find(const tt_params *p, const char *name)
-{
-    for (int64_t i = 0; i < p->num; i++)
-        if (strcmp(p->at[i].name, name) == 0) return i;
-    return -1;
-}
-
 #define NAME_BYTES 255
 
 /* Levenshtein distance with one row of memory. Names of one table share long beginnings, which cost nothing. */

@@ -64,8 +64,6 @@ tt_status tt_params_add_stack(tt_params *p, const char *name, const int64_t shap
 /* Frees what the struct owns and zeroes it. */
 void tt_params_free(tt_params *p);
 
-/* Index by exact name, or -1. Linear in the table: for messages and tests; bulk matching sorts (src/checkpoint). */
-int64_t tt_params_find(const tt_params *p, const char *name);
 /* The parameter or stack whose name is closest by edit distance, for messages; NULL when the table is empty. */
 const char *tt_params_nearest(const tt_params *p, const char *name);
 /* Edit distance of two names, of which only the first 255 bytes count; `most` or more when it is not below `most`. */

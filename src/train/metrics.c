@@ -8,13 +8,6 @@
 #include <string.h>
 #include <time.h>
 
-double tt_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static tt_status open_file(tt_metrics *m, const char *path, const char *mode)
 {
     m->file = fopen(path, mode);

@@ -15,6 +15,7 @@
 #ifndef TT_TRAIN_METRICS_H
 #define TT_TRAIN_METRICS_H
 
+#include "base/clock.h"
 #include "train/step.h"
 
 #include <jansson.h>
@@ -31,8 +32,6 @@ typedef struct tt_metrics {
     bool with_balance;
     json_t *history; /* rank 0: the records so far, without what `extra` added */
 } tt_metrics;
-
-double tt_seconds(void); /* monotonic */
 
 /* tt_metrics_open - PATH is created anew; NULL for ranks that do not write. Local. */
 tt_status tt_metrics_open(tt_metrics *m, const char *path, bool with_balance);
