@@ -109,22 +109,14 @@ static void bench_linear(tt_dtype type, int64_t M, int64_t N, int64_t K)
     tt_mat x = matrix(type, M, K), dy = matrix(type, M, N), y = matrix(TT_F32, M, N), dx = matrix(TT_F32, M, K);
     tt_mat dw = matrix(TT_F32, N, K), none = {0};
     tt_weight w = {.w = matrix(type, N, K)};
-    tt_kernel *own = contexts[OWN];
-    void *packed;
     note(work, SECONDS(NUM_BACKENDS, must(k->ops->linear(k, x, &w, none, false, y))), "GF/s",
          "%-4s linear     %4lld x %lld x %lld", name, M, N, K);
-    must(tt_alloc("bench", (int64_t)own->ops->pack_bytes(own, N, K, type, TT_PACK_FORWARD), 1, &packed));
-    must(own->ops->pack(own, w.w, TT_PACK_FORWARD, packed));
-    w.packed[TT_PACK_FORWARD] = packed; /* the library packs nothing */
-    note(work, SECONDS(1, must(k->ops->linear(k, x, &w, none, false, y))), "GF/s",
-         "%-4s   packed   %4lld x %lld x %lld", name, M, N, K);
     note(work, SECONDS(NUM_BACKENDS, must(k->ops->linear_dx(k, dy, &w, false, dx))), "GF/s",
          "%-4s linear_dx  %4lld x %lld x %lld", name, M, N, K);
     note(work, SECONDS(NUM_BACKENDS, must(k->ops->linear_dw(k, dy, x, dw))), "GF/s",
          "%-4s linear_dw  %4lld x %lld x %lld", name, M, N, K);
     tt_mat all[] = {x, dy, y, dx, dw, w.w};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) tt_free(all[i].data);
-    tt_free(packed);
 }
 
 static void bench_grouped(tt_dtype type)

@@ -52,12 +52,9 @@ extern const tt_ops tt_ops_ref, tt_ops_ref_f64, tt_ops_alt, tt_ops_cpu, tt_ops_o
  * whether a kernel is to blame). TT_ECONFIG for another value. */
 tt_status tt_ops_default(const tt_ops **out);
 
-/* A weight [N,K] in compute type as products use it, with optional prepacked copies in a layout of the backend's.
- * Packing once serves all products until the weight changes. NULL: the product reads w itself. */
-typedef enum tt_pack_side { TT_PACK_FORWARD, TT_PACK_BACKWARD, TT_NUM_PACK_SIDES } tt_pack_side;
+/* A weight [N,K] in compute type as products use it. */
 typedef struct tt_weight {
     tt_mat w;
-    const void *packed[TT_NUM_PACK_SIDES];
 } tt_weight;
 
 /* Documents end to end: document d is tokens [offset[d], offset[d+1]) and sees only itself. */
@@ -106,11 +103,6 @@ struct tt_ops {
     void (*close)(tt_kernel *k);
 
     /* --- products ------------------------------------------------------------------------------------------------ */
-
-    /* pack_bytes - bytes of the packed copy of a weight for one side, 0 when the backend reads w itself (packed stays NULL).
-     * pack - fill it. FORWARD serves linear, BACKWARD serves linear_dx (and their grouped forms). */
-    size_t (*pack_bytes)(const tt_kernel *k, int64_t N, int64_t K, tt_dtype type, tt_pack_side side);
-    tt_status (*pack)(tt_kernel *k, tt_mat w_NK, tt_pack_side side, void *packed);
 
     /* y = x w^T (+ b) (+ y when accumulate).   x [T,K] compute, y [T,N], bias [1,N] or bias.data NULL */
     tt_status (*linear)(tt_kernel *k, tt_mat x_TK, const tt_weight *w_NK, tt_mat bias_N, bool accumulate, tt_mat y_TN);

@@ -421,7 +421,6 @@ static void kernels_open_and_close(void **state)
     assert_ok(tt_kernel_create(&tt_ops_alt, 3, &k));
     assert_int_equal(k->threads, 3);
     assert_ptr_equal(k->ops, &tt_ops_alt);
-    assert_int_equal(k->ops->pack_bytes(k, 8, 8, TT_F32, TT_PACK_FORWARD), 0);
     assert_string_equal(k->ops->name, "alt");
     tt_kernel_destroy(&k);
     assert_null(k);

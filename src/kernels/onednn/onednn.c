@@ -5,9 +5,6 @@
  * when the context is opened, serve all products. Primitives made for one shape are faster in some cases and slower
  * in as many, cost 0.3 ms and more each, and the rows of an expert change with every micro-step.
  *
- * Packed weights: none. The library's own layout belongs to primitives of fixed shapes. In F32 it gained between
- * nothing and a fifth, while packing a weight takes as long as a product of 50 rows and more with it.
- *
  * Types. Sums are F32. C in F32 is written by the library; C in BF16 by way of scratch, so that what is added to it
  * is rounded once, with the sum. BF16 operands go to the library as they are where the machine multiplies them faster
  * than F32 (tt_onednn.bf16); elsewhere, and when only one of two is BF16, they are widened in scratch: the same
@@ -183,18 +180,6 @@ static bool are_large(const tt_kernel *k, tt_onednn_form form, const int64_t *of
     return used > 0 && is_large(k, form, (offset[G] - offset[0]) / used, N, K);
 }
 
-static size_t pack_bytes(const tt_kernel *k, int64_t N, int64_t K, tt_dtype type, tt_pack_side side)
-{
-    (void)k, (void)N, (void)K, (void)type, (void)side;
-    return 0;
-}
-
-static tt_status pack(tt_kernel *k, tt_mat w, tt_pack_side side, void *packed)
-{
-    (void)k, (void)w, (void)side, (void)packed;
-    return TT_OK;
-}
-
 static tt_status linear(tt_kernel *k, tt_mat x, const tt_weight *w, tt_mat bias, bool accumulate, tt_mat y)
 {
     if (!is_large(k, TT_ONEDNN_FORWARD, x.rows, w->w.rows, w->w.cols))
@@ -313,8 +298,6 @@ static void fill(tt_ops *ops)
     ops->name = tt_ops_onednn.name;
     ops->open = tt_ops_onednn.open;
     ops->close = tt_ops_onednn.close;
-    ops->pack_bytes = pack_bytes;
-    ops->pack = pack;
     ops->linear = linear;
     ops->linear_dx = linear_dx;
     ops->linear_dw = linear_dw;
