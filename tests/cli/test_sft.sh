@@ -13,7 +13,7 @@ train() { # train RANKS ROWS_PER_RANK OUT ARGUMENTS ...
 }
 
 # Metrics without what the clock says.
-untimed() { sed -E 's/"(tokens_per_second|train_runtime|train_[a-z]+_per_second)":[^,]*,//g' "$tmp/$1/metrics.jsonl"; }
+untimed() { sed -E 's/"(tokens_per_second|tflops|train_runtime|train_[a-z]+_per_second)":[^,]*,//g' "$tmp/$1/metrics.jsonl"; }
 
 same_run() { # bit by bit
   cmp "$tmp/$1/model.safetensors" "$tmp/$2/model.safetensors" || { why="weights of $1 and $2 differ"; return 1; }
@@ -39,7 +39,7 @@ same_metrics() {
 # A line of metrics.jsonl as the common trainer writes it; keys of tartan's own may follow.
 valid_metrics() {
   local record="^\{\"loss\":$real,\"grad_norm\":$real,\"learning_rate\":$real,\"entropy\":$real,\"num_tokens\":[0-9]+"
-  record+=",\"mean_token_accuracy\":$real,\"tokens_per_second\":$real,\"epoch\":$real,\"step\":[0-9]+(,.*)?\}\$"
+  record+=",\"mean_token_accuracy\":$real,\"tokens_per_second\":$real,\"tflops\":$real,\"epoch\":$real,\"step\":[0-9]+(,.*)?\}\$"
   local final="^\{\"train_runtime\":$real,\"train_samples_per_second\":$real,\"train_steps_per_second\":$real"
   final+=",\"train_loss\":$real,\"num_tokens\":[0-9]+,\"epoch\":$real,\"step\":[0-9]+\}\$"
   [ "$(grep -cE "$record" "$1")" = 8 ] && [ "$(grep -cE "$final" "$1")" = 1 ] && [ "$(wc -l <"$1")" = 9 ]
