@@ -2,7 +2,9 @@
 #include "support/fixture.h"
 #include "support/test.h"
 
+#include "base/json.h"
 #include "train/flops.h"
+#include "train/metrics.h"
 
 #include <stdio.h>
 
@@ -89,12 +91,45 @@ static void olmoe_by_hand(void **state)
     json_decref(config);
 }
 
+/* The one record of a step of 5e9 operations. */
+static json_t *record_with(double rate)
+{
+    char path[1100];
+    tt_metrics m;
+    json_t *record;
+    tt_step_result r = {.tokens = 100, .flops = 5e9};
+    snprintf(path, sizeof path, "%s/metrics.jsonl", test_folder("flops"));
+    assert_ok(tt_metrics_open(&m, path, false));
+    m.rate = rate;
+    tt_metrics_add(&m, &r, 1);
+    assert_ok(tt_metrics_record(&m, 1, 0.5, 1e-3, 1, NULL));
+    assert_true(m.flops == 0); /* the next record begins anew */
+    tt_metrics_close(&m);
+    assert_ok(tt_json_load(path, 1 << 20, &record));
+    return record;
+}
+
+/* Both are what tokens_per_second is, times 5e7 operations a token. Numbers are written with 15 digits. */
+static void records_have_the_rate(void **state)
+{
+    (void)state;
+    json_t *with = record_with(2e11), *without = record_with(0);
+    double tokens = json_real_value(json_object_get(with, "tokens_per_second"));
+    assert_close(json_real_value(json_object_get(with, "tflops")) / (tokens * 5e7 * 1e-12), 1, 1e-13);
+    assert_close(json_real_value(json_object_get(with, "mfu")) / (tokens * 5e7 / 2e11), 1, 1e-13);
+    assert_true(json_real_value(json_object_get(without, "tflops")) > 0);
+    assert_null(json_object_get(without, "mfu"));
+    json_decref(with);
+    json_decref(without);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pairs_are_counted),
         cmocka_unit_test(the_formula_is_that_of_the_parameters),
         cmocka_unit_test(olmoe_by_hand),
+        cmocka_unit_test(records_have_the_rate),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
