@@ -54,8 +54,9 @@ tt_status tt_profiler_report(const tt_profiler *p, tt_profile_report *out);
 /* tt_profile_report_text - a table of it; lines end in newlines. */
 void tt_profile_report_text(const tt_profile_report *r, char *out, size_t size);
 
-/* tt_profiler_trace - stops, and writes all events in the Trace Event Format, which Perfetto and chrome://tracing open: one process for each rank,
- * in it one thread for each thread. One file; every rank writes its own range of it. Collective over the world. */
+/* tt_profiler_trace - stops, and writes all events in the Trace Event Format, which Perfetto and chrome://tracing open: one
+ * process for each rank, in it one thread for each thread. One file; every rank writes its own range of it. Collective over the
+ * world. */
 tt_status tt_profiler_trace(tt_profiler *p, const char *path);
 
 #endif
