@@ -2,16 +2,19 @@
  *
  *   build/bench/bench_step [--layers 1] [--tokens 1024] [--experts 64] [--width 1024] [--hidden 2048] [--heads 16]
  *                          [--chosen 8] [--vocab 50304] [--steps 3] [--ep_size 1] [--threads 0] [--bf16] [--no_recompute]
+ *                          [--profile]
  *   mpirun -n 2 build/bench/bench_step --tokens 512 --ep_size 2       tokens are those of each rank
  *
- * The defaults are OLMoE-1B-7B with one layer. Weights are random and live in memory alone. Useful work is 6 x active
- * parameters x tokens (without the embedding) plus causal attention; recomputation is not counted. The roof is a plain
- * fp32 product of 2048 x 2048 x 2048 through oneDNN with all threads of all ranks of the host, measured in the same run.
+ * The defaults are OLMoE-1B-7B with one layer. Weights are random and live in memory alone. Useful work is that of
+ * src/train/flops.h; recomputation is not counted. The roof is a plain fp32 product of 2048 x 2048 x 2048 through oneDNN with
+ * all threads of all ranks of the host, measured in the same run. --profile says where the time of the steps goes, the one to
+ * warm up left out.
  */
 #include "base/checked.h"
 #include "train/engine.h"
 #include "train/memory.h"
 #include "train/metrics.h"
+#include "train/profiler.h"
 
 #include <dnnl.h>
 #include <math.h>
@@ -22,7 +25,7 @@
 #include <sys/resource.h>
 
 typedef struct shape {
-    int64_t layers, tokens, experts, width, hidden, heads, chosen, vocab, steps, ep, threads, bf16, no_recompute;
+    int64_t layers, tokens, experts, width, hidden, heads, chosen, vocab, steps, ep, threads, bf16, no_recompute, profile;
 } shape;
 
 static json_t *config_of(const shape *s)
@@ -62,15 +65,18 @@ static tt_status fill_batch(const shape *s, int rank, tt_batch *b)
     return status;
 }
 
-static tt_status time_steps(tt_engine *e, const shape *s, const tt_batch *b, double *seconds, tt_step_result *r)
+static tt_status time_steps(tt_engine *e, tt_profiler *p, const shape *s, const tt_batch *b, double *seconds,
+                            tt_step_result *r)
 {
     double *times = calloc((size_t)s->steps, sizeof *times);
     for (int64_t i = -1; i < s->steps; i++) { /* one to warm up */
         tt_step_options o = {.lr = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .max_grad_norm = 1, .step = i + 2};
         TT_TRY(tt_barrier(e->mesh->world, "bench"));
         double start = tt_seconds();
+        tt_profiler_step_begin(p, o.step);
         TT_TRY(tt_train_step(&e->model, b, 1, &o, r));
         TT_TRY(tt_barrier(e->mesh->world, "bench"));
+        tt_profiler_step_end(p);
         if (i >= 0) times[i] = tt_seconds() - start;
     }
     for (int64_t i = 0; i < s->steps; i++) /* insertion sort: the median */
@@ -105,11 +111,20 @@ static void print_memory(const tt_engine *e, const shape *s)
            (double)u.ru_maxrss / 1024);
 }
 
+static void print_profile(const tt_profile_report *r)
+{
+    char table[4096];
+    tt_profile_report_text(r, table, sizeof table);
+    printf("%s", table);
+}
+
 static tt_status bench(tt_comm *comm, const shape *s)
 {
     tt_engine e;
     tt_batch b = {0};
     tt_step_result r;
+    tt_profiler profiler = {0};
+    tt_profile_report profile;
     double seconds;
     int threads = tt_comm_threads_per_rank(comm, (int)s->threads);
     json_t *config = config_of(s);
@@ -122,21 +137,22 @@ static tt_status bench(tt_comm *comm, const shape *s)
     TT_TRY(tt_engine_open(comm, &o, &e));
     e.model.recompute = !s->no_recompute;
     TT_TRY(fill_batch(s, tt_comm_rank(comm), &b));
-    TT_TRY(time_steps(&e, s, &b, &seconds, &r));
+    if (s->profile) TT_TRY(tt_profiler_open(&profiler, comm, e.kernel));
+    TT_TRY(time_steps(&e, &profiler, s, &b, &seconds, &r));
+    TT_TRY(tt_profiler_report(&profiler, &profile));
     if (tt_comm_rank(comm) == 0) {
         double tokens = (double)s->tokens * tt_comm_size(comm);
-        double active = (double)(tt_params_active(&e.table.params, s->chosen) - s->vocab * s->hidden);
-        double attention = 6.0 * (double)s->tokens * (double)s->tokens * (double)s->hidden * (double)s->layers * tt_comm_size(comm);
-        double flops = 6 * active * tokens + attention;
         printf("%d rank(s) x %d thread(s), ep_size %lld, %s products, %lld layer(s), %lld tokens a rank, recompute %s\n",
                tt_comm_size(comm), threads, (long long)s->ep, s->bf16 ? "bf16" : "fp32", (long long)s->layers,
                (long long)s->tokens, s->no_recompute ? "off" : "on");
         printf("step %.3f s (median of %lld): %.1f tokens/s, %.1f useful GFLOP/s, %.1f %% of the plain product's %.1f; loss %.5f\n",
-               seconds, (long long)s->steps, tokens / seconds, flops / seconds * 1e-9, flops / seconds * 1e-7 / rate, rate,
+               seconds, (long long)s->steps, tokens / seconds, r.flops / seconds * 1e-9, r.flops / seconds * 1e-7 / rate, rate,
                r.loss);
+        if (s->profile) print_profile(&profile);
         print_memory(&e, s);
     }
     tt_batch_free(&b);
+    tt_profiler_close(&profiler);
     tt_engine_close(&e);
     json_decref(config);
     return TT_OK;
@@ -154,7 +170,8 @@ int main(int argc, char **argv)
                    {"--width", &s.width, false},   {"--hidden", &s.hidden, false}, {"--heads", &s.heads, false},
                    {"--chosen", &s.chosen, false}, {"--vocab", &s.vocab, false},   {"--steps", &s.steps, false},
                    {"--ep_size", &s.ep, false},    {"--threads", &s.threads, false}, {"--bf16", &s.bf16, true},
-                   {"--no_recompute", &s.no_recompute, true}};
+                   {"--no_recompute", &s.no_recompute, true},
+                   {"--profile", &s.profile, true}};
     for (int i = 1; i < argc; i++) {
         size_t j = 0, n = sizeof options / sizeof *options;
         while (j < n && strcmp(argv[i], options[j].name) != 0) j++;

@@ -69,6 +69,15 @@ static void print_stop(const tt_sft_report *r, const tt_config *c)
     fputc('\n', stderr);
 }
 
+static void print_profile(const tt_profile_report *r, const char *output)
+{
+    char table[4096];
+    tt_profile_report_text(r, table, sizeof table);
+    fprintf(stderr, "%s  trace of %lld events in %s/trace.json", table, (long long)r->events, output);
+    if (r->left_out > 0) fprintf(stderr, "; %lld later ones did not fit", (long long)r->left_out);
+    fputc('\n', stderr);
+}
+
 static void print_report(const tt_sft_report *r, const char *output)
 {
     fprintf(stderr, "trained %lld steps, %lld tokens in %.1f s: %.0f tokens/s, mean loss %.4f\n",
@@ -83,6 +92,7 @@ static void print_report(const tt_sft_report *r, const char *output)
     fprintf(stderr, ", sum %.1f; measured %.1f above the %.1f before the model was opened\n",
             (double)r->planned.total / 1048576, (double)(r->measured - r->resident_before) / 1048576,
             (double)r->resident_before / 1048576);
+    if (r->profile.steps > 0) print_profile(&r->profile, output);
     if (!r->stopped) fprintf(stderr, "saved in %s\n", output);
 }
 

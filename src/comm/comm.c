@@ -291,6 +291,11 @@ void tt_comm_set_phase(tt_comm *comm, const char *phase)
     tt_recorder_phase(comm->link.recorder, phase);
 }
 
+void tt_comm_set_profile(tt_comm *comm, tt_profile *p)
+{
+    comm->profile = p;
+}
+
 void tt_comm_set_step(tt_comm *comm, int64_t step)
 {
     tt_recorder_step(comm->link.recorder, step);

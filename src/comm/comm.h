@@ -9,6 +9,7 @@
 #ifndef TT_COMM_COMM_H
 #define TT_COMM_COMM_H
 
+#include "base/profile.h"
 #include "comm/backend.h"
 
 /* One entry of an exchange: bytes to or from a rank of the group. */
@@ -79,6 +80,7 @@ struct tt_comm {
     tt_counter *counters;
     int num_counters;
     int64_t bytes_sent;
+    tt_profile *profile;     /* NULL: nobody asks where time goes */
 };
 
 /* tt_comm_open - an endpoint over an open link; takes the link over when it succeeds. Local. */
@@ -87,6 +89,10 @@ tt_status tt_comm_open(const tt_link *link, tt_comm **out);
 /* tt_comm_set_limits - for tests: cut transfers at cut_bytes, let reductions hold scratch_bytes. The same on
  * all ranks, and between operations only. Local. */
 void tt_comm_set_limits(tt_comm *comm, size_t cut_bytes, size_t scratch_bytes);
+
+/* tt_comm_set_profile - time blocked in operations goes to the phase "waiting" of *p, which the comm borrows until it is set
+ * to NULL. Local. */
+void tt_comm_set_profile(tt_comm *comm, tt_profile *p);
 
 static inline tt_op tt_op_start(tt_group *group, const char *name)
 {

@@ -333,6 +333,7 @@ tt_status tt_request_end(tt_request **request)
     *request = NULL;
     q->in_use = false;
     if (q->comm->broken) return TT_ECOMM; /* given up by another operation's failure, whose message stays */
+    TT_PHASE(q->num > 0 ? q->comm->profile : NULL, WAITING);
     tt_recorder *recorder = q->comm->link.recorder;
     if (q->record >= 0) tt_recorder_wait(recorder, q->name, q->record, q->number);
     tt_status status = wait_all(q);

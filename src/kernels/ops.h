@@ -27,6 +27,7 @@
 #define TT_KERNELS_OPS_H
 
 #include "base/arena.h"
+#include "base/profile.h"
 #include "tensor/mat.h"
 
 #include <stdbool.h>
@@ -39,6 +40,7 @@ typedef struct tt_kernel {
     tt_arena *scratch;
     int threads;
     void *state; /* the backend's own (engines, caches) */
+    tt_profile *profile; /* borrowed; NULL: nobody asks where time goes */
 } tt_kernel;
 
 /* tt_kernel_create - for a table; threads >= 1. The environment variable TARTAN_ISA (avx512, avx2, base) caps the

@@ -49,6 +49,7 @@ static tt_status refine(tt_pass *p, int64_t norm, int64_t heads, bool rotate, tt
 {
     const tt_model_config *c = p->m->config;
     tt_kernel *k = p->m->kernel;
+    TT_PHASE(k->profile, OTHER);
     *mid = raw;
     if (norm >= 0) {
         int64_t width = norm_width(c, raw);
@@ -72,6 +73,7 @@ static void refine_back(tt_pass *p, int64_t norm, int64_t heads, bool rotate, tt
 {
     const tt_model_config *c = p->m->config;
     tt_kernel *k = p->m->kernel;
+    TT_PHASE(k->profile, OTHER);
     if (rotate) k->ops->rope(k, d, heads, p->cosine, p->sine, false, true);
     if (c->clip_qkv > 0) k->ops->clamp_back(k, d, mid, c->clip_qkv, d);
     if (norm < 0) return;
@@ -96,6 +98,7 @@ tt_status tt_attention_forward(tt_pass *p, const tt_layer_params *l, tt_mat x_TD
     TT_TRY(tt_grant_mat(p->cache, tt_compute(p), T, q_width, &c->o));
     TT_TRY(tt_grant_mat(p->cache, tt_real(p), T, shape.heads, &c->lse));
     k->ops->rmsnorm(k, x_TD, tt_weight_mat(p, l->norm_attention), cfg->norm_eps, c->normed, c->rstd.data);
+    TT_PHASE(k->profile, ATTENTION);
     TT_TRY(tt_project(p, c->normed, l->q, l->q_bias, false, c->q_raw));
     TT_TRY(tt_project(p, c->normed, l->k, l->k_bias, false, c->k_raw));
     TT_TRY(tt_project(p, c->normed, l->v, l->v_bias, false, v_raw));
@@ -121,6 +124,7 @@ tt_status tt_attention_backward(tt_pass *p, const tt_layer_params *l, const tt_a
     TT_TRY(tt_grant_mat(work, tt_compute(p), p->T, c->v.cols, &dv));
     TT_TRY(tt_grant_mat(work, tt_real(p), p->T, cfg->hidden_size, &dnormed));
     k->ops->copy(k, dx_TD, dy);
+    TT_PHASE(k->profile, ATTENTION);
     TT_TRY(tt_project_back(p, dy, c->o, l->o, l->o_bias, false, d_o));
     TT_TRY(k->ops->attention_back(k, &shape, &p->micro->batch->docs, d_o, c->q, c->k, c->v, c->o, c->lse, dq, dk, dv));
     refine_back(p, l->q_norm, shape.heads, true, c->q_raw, c->q_rstd, c->q_mid, dq);
@@ -129,6 +133,7 @@ tt_status tt_attention_backward(tt_pass *p, const tt_layer_params *l, const tt_a
     TT_TRY(tt_project_back(p, dq, c->normed, l->q, l->q_bias, false, dnormed));
     TT_TRY(tt_project_back(p, dk, c->normed, l->k, l->k_bias, true, dnormed));
     TT_TRY(tt_project_back(p, dv, c->normed, l->v, l->v_bias, true, dnormed));
+    TT_PHASE(k->profile, OTHER);
     k->ops->rmsnorm_back(k, dnormed, c->x, tt_weight_mat(p, l->norm_attention), c->rstd.data, true, dx_TD,
                          tt_unit_gradient(p->m->shards, l->norm_attention));
     tt_arena_restore(work, mark);

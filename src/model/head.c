@@ -54,7 +54,10 @@ static tt_status loss_chunk(tt_pass *p, const supervised *s, int64_t lo, int64_t
     k->ops->gather_rows(k, normed, s->token + lo, h);
     TT_TRY(tt_project(p, h, head, -1, false, logits));
     k->ops->cross_entropy(k, logits, s->target + lo, p->micro->scale, dlogits, sums);
-    if (p->micro->backward) TT_TRY(tt_project_back(p, dlogits, h, head, -1, false, tt_mat_rows(dh, lo, hi)));
+    if (p->micro->backward) {
+        TT_STAGE(k->profile, BACKWARD);
+        TT_TRY(tt_project_back(p, dlogits, h, head, -1, false, tt_mat_rows(dh, lo, hi)));
+    }
     tt_arena_restore(work, mark);
     return TT_OK;
 }
@@ -91,6 +94,7 @@ static tt_status head_in_units(tt_pass *p, tt_mat x_TD, tt_mat dx_TD, tt_loss_su
         TT_TRY(loss_chunk(p, &s, lo, tt_min_i64(lo + m->loss_chunk, s.n), normed, dh, sums));
     if (p->micro->logits) TT_TRY(show_logits(p, normed));
     if (!p->micro->backward) return TT_OK;
+    TT_STAGE(k->profile, BACKWARD);
     TT_TRY(tt_grant_mat(m->work, tt_real(p), p->T, D, &dnormed));
     k->ops->sum_rows(k, dh, s.begin, s.item, NULL, false, dnormed);
     k->ops->rmsnorm_back(k, dnormed, x_TD, tt_weight_mat(p, m->table->norm), rstd.data, false, dx_TD,
@@ -104,11 +108,13 @@ tt_status tt_head(tt_pass *p, tt_mat x_TD, tt_mat dx_TD, tt_loss_sums *sums)
     /* A tied matrix lives in the embedding unit: gathered again here, and reduced once for this use. */
     int units[2] = {m->table->head_unit, m->table->embedding_unit}, num = m->config->tied ? 2 : 1;
     tt_arena_mark mark = tt_arena_save(m->work);
+    TT_PHASE(m->kernel->profile, HEAD);
     for (int i = 0; i < num; i++) {
         TT_TRY(tt_unit_gather(m->shards, m->kernel, units[i]));
         if (p->micro->backward) TT_TRY(tt_unit_gradient_begin(m->shards, m->kernel, units[i]));
     }
     TT_TRY(head_in_units(p, x_TD, dx_TD, sums));
+    TT_STAGE(m->kernel->profile, BACKWARD);
     for (int i = 0; i < num; i++) {
         if (p->micro->backward) TT_TRY(tt_unit_gradient_end(m->shards, m->kernel, units[i]));
         tt_unit_release(m->shards, units[i]);

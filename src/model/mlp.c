@@ -6,6 +6,7 @@ tt_status tt_mlp_forward(tt_pass *p, int64_t gate, int64_t up, int64_t down, tt_
 {
     tt_kernel *k = p->m->kernel;
     int64_t F = tt_shards_params(p->m->shards)->at[gate].shape[0];
+    TT_PHASE(k->profile, MLP);
     TT_TRY(tt_grant_mat(p->cache, tt_compute(p), p->T, F, &c->gate));
     TT_TRY(tt_grant_mat(p->cache, tt_compute(p), p->T, F, &c->up));
     TT_TRY(tt_project(p, x_TD, gate, -1, false, c->gate));
@@ -27,6 +28,7 @@ tt_status tt_mlp_backward(tt_pass *p, int64_t gate, int64_t up, int64_t down, co
     tt_weight w_down = tt_unit_weight(p->m->shards, down);
     int64_t F = c->gate.cols;
     tt_mat dh, da, db, h;
+    TT_PHASE(k->profile, MLP);
     tt_arena_mark mark = tt_arena_save(p->m->work);
     TT_TRY(tt_grant_mat(p->m->work, tt_real(p), p->T, F, &dh));
     TT_TRY(tt_grant_mat(p->m->work, tt_compute(p), p->T, F, &da));

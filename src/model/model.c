@@ -165,6 +165,7 @@ static tt_status recompute_layer(tt_pass *p, int layer, tt_block_state *state)
     TT_TRY(tt_grant_mat(m->work, tt_real(p), p->T, state->input.cols, &x));
     m->kernel->ops->copy(m->kernel, state->input, x);
     p->again = true;
+    TT_STAGE(m->kernel->profile, RECOMPUTE);
     tt_status status = block_forward(p, layer, x, state, state->cache);
     p->again = false;
     return status;
@@ -230,29 +231,43 @@ static tt_status prepare(tt_pass *p)
     return tt_arena_grant_zero(m->keep, c->num_experts, sizeof(double), (void **)&p->balance_sums);
 }
 
+/* dx_TD is overwritten with the gradient of the last block's output, when the micro-step goes backward. */
+static tt_status forward(tt_pass *p, tt_mat dx_TD, tt_block_state *states, tt_micro_result *out)
+{
+    tt_model *m = p->m;
+    tt_mat x;
+    TT_STAGE(m->kernel->profile, FORWARD);
+    tt_comm_set_phase(m->mesh->comm, "forward");
+    TT_TRY(tt_grant_mat(m->keep, tt_real(p), p->T, m->config->hidden_size, &x));
+    TT_TRY(embed(p, x));
+    for (int i = 0; i < m->config->num_layers; i++) TT_TRY(forward_layer(p, i, x, &states[i]));
+    if (p->micro->balance != 0) TT_TRY(tt_balance_finish(p, &out->balance_loss));
+    return tt_head(p, x, dx_TD, &out->sums);
+}
+
+static tt_status backward(tt_pass *p, tt_mat dx_TD, tt_block_state *states)
+{
+    tt_model *m = p->m;
+    TT_STAGE(m->kernel->profile, BACKWARD);
+    tt_comm_set_phase(m->mesh->comm, "backward");
+    for (int i = (int)m->config->num_layers - 1; i >= 0; i--) {
+        tap(p, "block_gradient", i, dx_TD);
+        TT_TRY(backward_layer(p, i, dx_TD, &states[i]));
+    }
+    tap(p, "embed_gradient", 0, dx_TD);
+    return embed_back(p, dx_TD);
+}
+
 static tt_status run(tt_pass *p, tt_micro_result *out)
 {
     tt_model *m = p->m;
-    int layers = (int)m->config->num_layers;
     tt_block_state *states;
-    tt_mat x, dx = {0};
+    tt_mat dx = {0};
     TT_TRY(prepare(p));
-    TT_TRY(tt_arena_grant_zero(m->keep, layers, sizeof *states, (void **)&states));
-    TT_TRY(tt_grant_mat(m->keep, tt_real(p), p->T, m->config->hidden_size, &x));
+    TT_TRY(tt_arena_grant_zero(m->keep, m->config->num_layers, sizeof *states, (void **)&states));
     if (p->micro->backward) TT_TRY(tt_grant_mat(m->keep, tt_real(p), p->T, m->config->hidden_size, &dx));
-    tt_comm_set_phase(m->mesh->comm, "forward");
-    TT_TRY(embed(p, x));
-    for (int i = 0; i < layers; i++) TT_TRY(forward_layer(p, i, x, &states[i]));
-    if (p->micro->balance != 0) TT_TRY(tt_balance_finish(p, &out->balance_loss));
-    TT_TRY(tt_head(p, x, dx, &out->sums));
-    if (!p->micro->backward) return TT_OK;
-    tt_comm_set_phase(m->mesh->comm, "backward");
-    for (int i = layers - 1; i >= 0; i--) {
-        tap(p, "block_gradient", i, dx);
-        TT_TRY(backward_layer(p, i, dx, &states[i]));
-    }
-    tap(p, "embed_gradient", 0, dx);
-    return embed_back(p, dx);
+    TT_TRY(forward(p, dx, states, out));
+    return p->micro->backward ? backward(p, dx, states) : TT_OK;
 }
 
 tt_status tt_model_micro_step(tt_model *m, const tt_micro *micro, tt_micro_result *out)

@@ -68,6 +68,7 @@ tt_status tt_route(tt_pass *p, int layer, const tt_layer_params *l, tt_mat x_TD,
     tt_kernel *k = p->m->kernel;
     tt_arena *keep = p->m->keep;
     tt_routing *r;
+    TT_PHASE(k->profile, ROUTER);
     TT_TRY(tt_arena_grant_zero(keep, 1, sizeof *r, (void **)&r));
     r->T = p->T, r->K = c->experts_per_token, r->E = c->num_experts;
     TT_TRY(tt_arena_grant(keep, r->T * r->K, sizeof *r->ids, (void **)&r->ids));
@@ -138,6 +139,7 @@ static tt_status balance_of_ranks(tt_pass *p, double *value)
 
 tt_status tt_balance_finish(tt_pass *p, double *value)
 {
+    TT_PHASE(p->m->kernel->profile, ROUTER);
     return p->micro->balance_scope == TT_BALANCE_RANK ? balance_of_ranks(p, value) : balance_of_all(p, value);
 }
 
@@ -150,6 +152,7 @@ static tt_status router_back(tt_pass *p, const tt_layer_params *l, const tt_rout
     tt_route_shape shape = route_shape(c);
     tt_arena_mark mark = tt_arena_save(p->m->work);
     tt_mat dlogits, x = x_TD;
+    TT_PHASE(k->profile, ROUTER);
     if (tt_fault(TT_FAULT_ROUTER_MISSING) && p->m->mesh->world_size > 1) return TT_OK;
     TT_TRY(tt_grant_mat(p->m->work, tt_real(p), r->T, r->E, &dlogits));
     (c->router == TT_ROUTER_SOFTMAX ? k->ops->route_softmax_back : k->ops->route_sigmoid_back)(
@@ -201,12 +204,14 @@ static tt_status round_forward(tt_pass *p, const tt_layer_params *l, const tt_ro
     int64_t D = cfg->hidden_size, F = cfg->expert_width, G = r->local_experts;
     tt_weight *gate, *up, *down;
     tt_mat received, h, by_pair, by_row;
+    TT_PHASE(k->profile, DISPATCH);
     TT_TRY(tt_grant_mat(p->cache, tt_compute(p), q->P, D, &c->rows));
     TT_TRY(tt_grant_mat(p->cache, tt_compute(p), q->P, F, &c->gate));
     TT_TRY(tt_grant_mat(p->cache, tt_compute(p), q->P, F, &c->up));
     tt_arena_mark mark = tt_arena_save(k->scratch);
     TT_TRY(tt_dispatch_rows(mesh, k, k->scratch, r, round, "dispatch-tokens", x_TD, &received));
     k->ops->gather_rows(k, received, q->pair_row, c->rows);
+    TT_PHASE(k->profile, EXPERTS);
     TT_TRY(local_weights(p, l, r, 0, &gate));
     TT_TRY(local_weights(p, l, r, 1, &up));
     TT_TRY(k->ops->grouped_linear(k, c->rows, gate, G, q->expert_begin, c->gate));
@@ -218,6 +223,7 @@ static tt_status round_forward(tt_pass *p, const tt_layer_params *l, const tt_ro
         TT_TRY(tt_grant_mat(k->scratch, tt_real(p), q->R, D, &by_row));
         k->ops->swiglu(k, c->gate, c->up, h);
         TT_TRY(k->ops->grouped_linear(k, h, down, G, q->expert_begin, by_pair));
+        TT_PHASE(k->profile, DISPATCH);
         tt_mat written = by_row;
         if (tt_fault(TT_FAULT_UNWRITTEN_ROW) && mesh->world_size > 1 && q->R > 0) written.rows--;
         k->ops->sum_rows(k, by_pair, q->row_begin, q->row_pair, q->pair_gate.data, false, written);
@@ -265,6 +271,7 @@ static tt_status round_backward(tt_pass *p, const tt_layer_params *l, const tt_r
     tt_weight *gate, *up, *down;
     tt_mat *dgate, *dup, *ddown;
     tt_mat received, dy, dh, da, db, h, dpair, dx_pair, dx_row;
+    TT_PHASE(k->profile, DISPATCH);
     tt_arena_mark mark = tt_arena_save(k->scratch);
     TT_TRY(local_weights(p, l, r, 0, &gate));
     TT_TRY(local_weights(p, l, r, 1, &up));
@@ -282,6 +289,7 @@ static tt_status round_backward(tt_pass *p, const tt_layer_params *l, const tt_r
     TT_TRY(tt_grant_mat(k->scratch, tt_real(p), q->R, D, &dx_row));
     TT_TRY(tt_dispatch_rows(mesh, k, k->scratch, r, round, "dispatch-gradients", dy_TD, &received));
     k->ops->gather_rows(k, received, q->pair_row, dy);
+    TT_PHASE(k->profile, EXPERTS);
     TT_TRY(k->ops->grouped_dx(k, dy, down, G, q->expert_begin, false, dh));
     k->ops->swiglu_back(k, dh, c->gate, c->up, q->pair_gate.data, dpair.data, da, db, h);
     TT_TRY(k->ops->grouped_dw(k, dy, h, G, q->expert_begin, ddown));
@@ -289,6 +297,7 @@ static tt_status round_backward(tt_pass *p, const tt_layer_params *l, const tt_r
     TT_TRY(k->ops->grouped_dw(k, db, c->rows, G, q->expert_begin, dup));
     TT_TRY(k->ops->grouped_dx(k, da, gate, G, q->expert_begin, false, dx_pair));
     TT_TRY(k->ops->grouped_dx(k, db, up, G, q->expert_begin, true, dx_pair));
+    TT_PHASE(k->profile, DISPATCH);
     k->ops->sum_rows(k, dx_pair, q->row_begin, q->row_pair, NULL, false, dx_row);
     TT_TRY(tt_return_gate_gradients(mesh, k, k->scratch, r, round, dpair, dgates_TK));
     TT_TRY(tt_combine_rows(mesh, k, k->scratch, r, round, "return-gradients", dx_row, dx_TD));

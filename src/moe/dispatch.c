@@ -247,6 +247,7 @@ static tt_status plan_round(const tt_mesh *mesh, tt_kernel *k, tt_arena *keep, c
 
 tt_status tt_dispatch_plan(const tt_mesh *mesh, tt_kernel *k, tt_arena *keep, int64_t booked, tt_routing *r)
 {
+    TT_PHASE(k->profile, DISPATCH);
     int ep = mesh->ep_size;
     tt_arena_mark mark = tt_arena_save(k->scratch);
     sends s;
@@ -300,6 +301,7 @@ static tt_status exchange_rows(const tt_mesh *mesh, tt_kernel *k, const char *na
 tt_status tt_dispatch_rows(const tt_mesh *mesh, tt_kernel *k, tt_arena *work, const tt_routing *r, int round,
                            const char *name, tt_mat x_TD, tt_mat *out_RD)
 {
+    TT_PHASE(k->profile, DISPATCH);
     const tt_round *q = &r->rounds[round];
     if (stays(mesh, r, q)) {
         *out_RD = tt_mat_rows(x_TD, r->begin, r->end);
@@ -320,6 +322,7 @@ tt_status tt_dispatch_rows(const tt_mesh *mesh, tt_kernel *k, tt_arena *work, co
 tt_status tt_combine_rows(const tt_mesh *mesh, tt_kernel *k, tt_arena *work, const tt_routing *r, int round,
                           const char *name, tt_mat y_RD, tt_mat out_TD)
 {
+    TT_PHASE(k->profile, DISPATCH);
     const tt_round *q = &r->rounds[round];
     if (stays(mesh, r, q)) {
         k->ops->add(k, y_RD, tt_mat_rows(out_TD, r->begin, r->end));
@@ -338,6 +341,7 @@ tt_status tt_combine_rows(const tt_mesh *mesh, tt_kernel *k, tt_arena *work, con
 tt_status tt_return_gate_gradients(const tt_mesh *mesh, tt_kernel *k, tt_arena *work, const tt_routing *r, int round,
                                    tt_mat dpair_P, tt_mat dgates_TK)
 {
+    TT_PHASE(k->profile, DISPATCH);
     const tt_round *q = &r->rounds[round];
     int ep = mesh->ep_size;
     size_t real = tt_dtype_size(dpair_P.dtype);
@@ -415,6 +419,7 @@ static tt_status sum_parts(const tt_mesh *mesh, tt_kernel *k, const char *name, 
 tt_status tt_share_rows(const tt_mesh *mesh, tt_kernel *k, const char *name, tt_mat m)
 {
     if (!tt_shares_rows(mesh)) return TT_OK;
+    TT_PHASE(k->profile, DISPATCH);
     TT_ASSERT(m.ld == m.cols);
     tt_arena_mark mark = tt_arena_save(k->scratch);
     tt_status status = mesh->dispatch == TT_DISPATCH_ALLREDUCE ? sum_parts(mesh, k, name, m) : gather_slices(mesh, k, name, m);

@@ -254,6 +254,7 @@ tt_mat tt_shards_view(const tt_shards *s, const tt_piece *piece, tt_shard_part p
 
 void tt_shards_zero_gradients(tt_shards *s, tt_kernel *k)
 {
+    TT_PHASE(k->profile, OPTIMIZER);
     for (int u = 0; u < s->params->num_units; u++)
         for (int f = 0; f < 2; f++) {
             flat *b = &s->units[u].flats[f];
@@ -271,6 +272,7 @@ static tt_status begin_flat(tt_shards *s, tt_kernel *k, unit_state *state, flat 
         b->copy = b->weight;
         return TT_OK;
     }
+    TT_PHASE(k->profile, GATHER);
     size_t bytes = (size_t)b->layout.shard * tt_dtype_size(b->compute);
     TT_TRY(take(s, bytes * (size_t)size, &b->copy));
     char *mine = (char *)b->copy + bytes * (size_t)tt_group_rank(state->group);
@@ -339,6 +341,7 @@ tt_status tt_unit_gradient_begin(tt_shards *s, tt_kernel *k, int unit)
             b->full = b->gradient;
             continue;
         }
+        TT_PHASE(k->profile, REDUCE);
         int64_t count = b->layout.shard * size;
         TT_TRY(take(s, (size_t)count * tt_dtype_size(s->precision.real), &b->full));
         k->ops->zero(k, tt_mat_of(b->full, s->precision.real, 1, count));
@@ -363,6 +366,7 @@ tt_status tt_unit_gradient_end(tt_shards *s, tt_kernel *k, int unit)
         flat *b = &state->flats[f];
         if (!b->full) continue;
         if (b->full != b->gradient) {
+            TT_PHASE(k->profile, REDUCE);
             int64_t count = b->layout.shard * tt_group_size(state->group);
             if (factor != 1) k->ops->scale(k, factor, tt_mat_of(b->full, s->precision.real, 1, count));
             tt_status status =

@@ -225,6 +225,8 @@
     X(STATE_DTYPE, optim_state_dtype, "float32", (), "type in which optimizer moments are held")             \
     X(NONFINITE, nonfinite, "stop", (),                                                                      \
       "what a non-finite loss or norm does: stop the run, or skip the update")                               \
+    X(BOOL, profile, "false", (),                                                                            \
+      "time by phase: a table at the end, numbers in metrics.jsonl, and trace.json in output_dir")           \
     X(INT, ddp_timeout, "1800", (AT_LEAST(0)), "seconds after which a stalled exchange fails; 0 = never")    \
     X(BOOL, use_cpu, "false", (NO_EFFECT), "the CPU is the only device for now")                             \
     X(MAPPING, accelerator_config, "null", (GATE(ACCELERATOR, asks_value)),                                  \

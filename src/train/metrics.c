@@ -85,9 +85,9 @@ tt_status tt_metrics_continue(tt_metrics *m, const char *path, const json_t *his
 
 json_t *tt_metrics_save(const tt_metrics *m)
 {
-    return json_pack("{s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:f}", "steps", (json_int_t)m->steps, "micro_steps",
+    return json_pack("{s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:f}", "steps", (json_int_t)m->steps, "micro_steps",
                      (json_int_t)m->micro_steps, "tokens", (json_int_t)m->tokens, "loss", m->loss, "accuracy", m->accuracy,
-                     "entropy", m->entropy, "balance", m->balance, "seconds", tt_seconds() - m->since, "total_tokens",
+                     "entropy", m->entropy, "balance", m->balance, "flops", m->flops, "seconds", tt_seconds() - m->since, "total_tokens",
                      (json_int_t)m->total_tokens, "total_steps", (json_int_t)m->total_steps, "total_loss", m->total_loss);
 }
 
@@ -103,7 +103,7 @@ tt_status tt_metrics_restore(tt_metrics *m, const json_t *saved, const char *whe
         const char *key;
         double *to;
     } sums[] = {{"loss", &m->loss}, {"accuracy", &m->accuracy}, {"entropy", &m->entropy}, {"balance", &m->balance},
-                {"total_loss", &m->total_loss}, {"seconds", &seconds}};
+                {"flops", &m->flops}, {"total_loss", &m->total_loss}, {"seconds", &seconds}};
     TT_CHECK(json_is_object(saved), TT_EFORMAT, "%s: \"metrics\" is not an object", where);
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         TT_TRY(tt_json_get_int(saved, where, counts[i].key, -1, counts[i].to));
@@ -119,6 +119,7 @@ tt_status tt_metrics_restore(tt_metrics *m, const json_t *saved, const char *whe
 void tt_metrics_add(tt_metrics *m, const tt_step_result *r, int micro_steps)
 {
     m->tokens += r->tokens;
+    m->flops += r->flops;
     m->total_tokens += r->tokens;
     if (r->skipped) return;
     m->steps++;
@@ -164,6 +165,7 @@ tt_status tt_metrics_record(tt_metrics *m, int64_t step, double epoch, double le
                             json_t *extra)
 {
     double now = tt_seconds(), steps = (double)m->steps, micro = (double)m->micro_steps;
+    double seconds = fmax(now - m->since, 1e-9);
     json_t *o = json_object();
     set(o, "loss", m->loss / steps);
     set(o, "grad_norm", grad_norm);
@@ -172,13 +174,15 @@ tt_status tt_metrics_record(tt_metrics *m, int64_t step, double epoch, double le
     json_object_set_new(o, "num_tokens", json_integer(m->total_tokens));
     set(o, "mean_token_accuracy", m->accuracy / micro);
     if (m->with_balance) set(o, "aux_loss", m->balance / micro);
-    set(o, "tokens_per_second", (double)m->tokens / fmax(now - m->since, 1e-9));
+    set(o, "tokens_per_second", (double)m->tokens / seconds);
+    set(o, "tflops", 1e-12 * m->flops / seconds);
+    if (m->rate > 0) set(o, "mfu", m->flops / seconds / m->rate);
     set(o, "epoch", epoch);
     json_object_set_new(o, "step", json_integer(step));
     tt_status status = remember(m, o);
     if (extra) json_object_update(o, extra);
     m->steps = m->micro_steps = m->tokens = 0;
-    m->loss = m->accuracy = m->entropy = m->balance = 0;
+    m->loss = m->accuracy = m->entropy = m->balance = m->flops = 0;
     m->since = now;
     tt_status written = write_line(m, o);
     return status == TT_OK ? written : status;

@@ -5,6 +5,8 @@
  *   mean_token_accuracy, entropy, aux_loss   means over the micro-steps since the last record
  *   num_tokens                               distinct tokens so far, all ranks
  *   tokens_per_second                        distinct tokens since the last record over its seconds
+ *   tflops                                   useful operations likewise, 1e12 a second (train/flops.h)
+ *   mfu                                      the same over the rate of a plain product, where that is known
  *   epoch, step
  *
  * A step whose loss is not finite (nonfinite: skip) is left out of the mean.
@@ -26,6 +28,8 @@ typedef struct tt_metrics {
     FILE *file; /* NULL on ranks other than 0 */
     int64_t steps, micro_steps, tokens; /* since the last record */
     double loss, accuracy, entropy, balance; /* sums */
+    double flops;          /* useful operations since the last record */
+    double rate;           /* of a plain product, operations a second; 0: not known */
     double since;          /* seconds, monotonic, of the last record */
     int64_t total_tokens, total_steps;
     double total_loss;

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "data/sampler.h"
 #include "train/checkpoints.h"
+#include "train/flops.h"
 #include "train/hosts.h"
 #include "train/metrics.h"
 #include "train/resume.h"
@@ -44,6 +45,7 @@ typedef struct job {
     tt_metrics metrics;
     tt_statistics statistics;
     tt_checkpoints checkpoints;
+    tt_profiler profiler;
     int64_t most_tokens;   /* of this rank's micro-steps so far, -1 before the first */
     tt_sft_report *report;
 } job;
@@ -265,6 +267,16 @@ static tt_status begin_output(job *j)
     return j->resumed.path ? tt_state_restore(&j->resumed, &j->metrics, &j->statistics) : TT_OK;
 }
 
+/* What speed is held against, and told by. A model that is smaller than this takes no longer to train a little than to measure
+ * the machine, and could not use it anyway. */
+static tt_status begin_measuring(job *j)
+{
+    enum { SMALL = 1 << 24 };
+    if (tt_params_total(&j->engine.table.params) >= SMALL)
+        TT_TRY(tt_flops_rate(j->engine.mesh->world, j->engine.kernel, &j->metrics.rate));
+    return j->config->profile ? tt_profiler_open(&j->profiler, j->comm, j->engine.kernel) : TT_OK;
+}
+
 static tt_status open_model(job *j)
 {
     const tt_config *c = j->config;
@@ -415,30 +427,49 @@ static tt_status record(job *j, int64_t done, double rate, double norm)
 {
     json_t *extra = json_object();
     tt_status status = tt_statistics_record(&j->statistics, extra);
+    if (status == TT_OK) status = tt_profiler_record(&j->profiler, extra);
     if (status == TT_OK) status = tt_metrics_record(&j->metrics, done, tt_steps_epoch(&j->steps, done), rate, norm, extra);
     json_decref(extra);
     return status;
+}
+
+/* This rank's rows of a step. */
+static tt_status fill_step(job *j, const tt_step_span *span, int64_t *samples)
+{
+    TT_PHASE(j->profiler.profile, DATA);
+    TT_TRY(set_epoch(j, span->epoch));
+    for (int64_t i = 0; i < span->count; i++) {
+        TT_TRY(fill_micro(j, span->first + i, &j->micros[i]));
+        TT_TRY(plan_memory(j, &j->micros[i]));
+        if (j->engine.mesh->tp_rank == 0) *samples += j->micros[i].docs.num; /* ranks that share a batch count once */
+    }
+    return TT_OK;
 }
 
 static tt_status one_step(job *j, int64_t step, double start, int64_t *samples)
 {
     double began = tt_seconds();
     tt_step_span span = tt_steps_span(&j->steps, step);
-    tt_status status = set_epoch(j, span.epoch);
-    for (int64_t i = 0; i < span.count && status == TT_OK; i++) {
-        status = fill_micro(j, span.first + i, &j->micros[i]);
-        if (status == TT_OK) status = plan_memory(j, &j->micros[i]);
-        if (j->engine.mesh->tp_rank == 0) *samples += j->micros[i].docs.num; /* ranks that share a batch count once */
-    }
-    TT_TRY(status);
+    tt_profiler_step_begin(&j->profiler, step + 1);
+    TT_TRY(fill_step(j, &span, samples));
     tt_step_options o = step_options(j, step, span.count);
     tt_step_result r;
     TT_TRY(tt_train_step(&j->engine.model, j->micros, (int)span.count, &o, &r));
     tt_metrics_add(&j->metrics, &r, (int)span.count);
     tell(j, step + 1, &o, &r, began, start);
     if (step + 1 < j->steps.total) TT_TRY(look_around(j, step + 1));
+    tt_profiler_step_end(&j->profiler);
     if (logs_after(j, step + 1, &span)) TT_TRY(record(j, step + 1, o.lr, r.grad_norm));
     return save_checkpoint(j, step + 1, &span);
+}
+
+/* Where the time went, when that was asked for: into the report and trace.json. */
+static tt_status end_profile(job *j)
+{
+    char path[4096];
+    TT_TRY(tt_profiler_report(&j->profiler, &j->report->profile));
+    TT_TRY(tt_path_join(path, sizeof path, j->config->output_dir, "trace.json"));
+    return tt_profiler_trace(&j->profiler, path);
 }
 
 static tt_status train(job *j)
@@ -452,6 +483,7 @@ static tt_status train(job *j)
     j->report->tokens = j->metrics.total_tokens - tokens;
     j->report->seconds = seconds;
     j->report->train_loss = j->metrics.total_loss / (double)j->metrics.total_steps;
+    TT_TRY(end_profile(j));
     return tt_metrics_final(&j->metrics, j->last_step, tt_steps_epoch(&j->steps, j->last_step), seconds,
                             j->last_step - j->first_step, samples);
 }
@@ -524,6 +556,7 @@ static void close_job(job *j)
     free(j->positions);
     tt_metrics_close(&j->metrics);
     tt_statistics_end(&j->statistics);
+    tt_profiler_close(&j->profiler);
     tt_engine_close(&j->engine);
     tt_checkpoint_close(&j->resumed);
     tt_sft_data_free(&j->data);
@@ -549,6 +582,7 @@ static tt_status set_up(job *j)
     TT_TRY(end_phase(j, "statistics", open_model(j)));
     if (j->report->stopped) return TT_OK;
     TT_TRY(tt_agree(tt_comm_world(j->comm), "output", begin_output(j)));
+    TT_TRY(begin_measuring(j));
     announce(j);
     return TT_OK;
 }

@@ -17,6 +17,7 @@
 #include "train/config.h"
 #include "train/engine.h"
 #include "train/memory.h"
+#include "train/profiler.h"
 #include "train/steps.h"
 
 /* Told after every step, on rank 0 (as all hooks are). */
@@ -39,6 +40,7 @@ typedef struct tt_sft_report {
     int64_t checkpoint;         /* step of the newest checkpoint that it wrote; 0: none */
     int checkpoints;            /* that it wrote */
     double save_seconds;        /* that training waited for them */
+    tt_profile_report profile;  /* steps 0: none was asked for */
 } tt_sft_report;
 
 typedef struct tt_sft_hooks {

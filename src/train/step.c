@@ -2,6 +2,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/rng.h"
+#include "train/flops.h"
 #include "train/nonfinite.h"
 
 #include <math.h>
@@ -30,6 +31,7 @@ tt_status tt_gradient_norm(tt_model *m, double *norm)
 {
     int64_t num;
     double sum = 0;
+    TT_PHASE(m->kernel->profile, OPTIMIZER);
     const tt_piece *pieces = tt_shards_pieces(m->shards, &num);
     for (int64_t i = 0; i < num; i++)
         if (trained(m, &pieces[i]))
@@ -48,6 +50,7 @@ double tt_clip_factor(double max_norm, double norm)
 void tt_update(tt_model *m, const tt_step_options *o, double clip)
 {
     int64_t num;
+    TT_PHASE(m->kernel->profile, OPTIMIZER);
     const tt_ops *ops = m->kernel->ops;
     const tt_piece *pieces = tt_shards_pieces(m->shards, &num);
     for (int64_t i = 0; i < num; i++) {
@@ -77,7 +80,7 @@ void tt_update(tt_model *m, const tt_step_options *o, double clip)
 
 /* --- what is logged of a step -------------------------------------------------------------------------------- */
 
-enum { NLL, ENTROPY, TARGETS, CORRECT, TOKENS, NUM_SUMS };
+enum { NLL, ENTROPY, TARGETS, CORRECT, TOKENS, PAIRS, NUM_SUMS };
 
 static tt_status micro_step(tt_model *m, const tt_batch *b, const tt_step_options *o, int64_t targets, double *sums,
                             double *nll, double *balance)
@@ -99,17 +102,20 @@ static tt_status micro_step(tt_model *m, const tt_batch *b, const tt_step_option
     sums[TARGETS] = (double)r.sums.targets;
     sums[CORRECT] = (double)r.sums.correct;
     sums[TOKENS] = (double)b->T;
+    sums[PAIRS] = (double)tt_flops_pairs(&b->docs, m->config->window);
     return TT_OK;
 }
 
-static void summarise(const double *sums, const double *balance, int num, int64_t targets, double weight,
-                      tt_step_result *r)
+static void summarise(const tt_model *m, const double *sums, const double *balance, int num, int64_t targets,
+                      double weight, tt_step_result *r)
 {
+    double pairs = 0;
     *r = (tt_step_result){.targets = targets};
     for (int i = 0; i < num; i++) {
         const double *s = sums + i * NUM_SUMS;
         r->nll += s[NLL];
         r->tokens += (int64_t)s[TOKENS];
+        pairs += s[PAIRS];
         r->balance_loss += balance[i] / num;
         r->loss += weight * balance[i];
         if (s[TARGETS] == 0) continue;
@@ -117,6 +123,7 @@ static void summarise(const double *sums, const double *balance, int num, int64_
         r->entropy += s[ENTROPY] / s[TARGETS] / num;
     }
     if (targets > 0) r->loss += r->nll / (double)targets;
+    r->flops = tt_flops_useful(m->config, &m->table->params, (double)r->tokens, (double)targets, pairs);
 }
 
 /* --- the step ------------------------------------------------------------------------------------------------ */
@@ -139,7 +146,7 @@ tt_status tt_train_step(tt_model *m, const tt_batch *micros, int num, const tt_s
         TT_TRY(micro_step(m, &micros[i], o, targets, sums + i * NUM_SUMS, &nll[i], &balance[i]));
     tt_comm_set_phase(m->mesh->comm, "step");
     TT_TRY(tt_allreduce_f64(m->mesh->world, "step-statistics", sums, num * NUM_SUMS));
-    summarise(sums, balance, num, targets, o->balance, result);
+    summarise(m, sums, balance, num, targets, o->balance, result);
     TT_TRY(tt_gradient_norm(m, &result->grad_norm));
     /* Both are sums over all ranks with the same bits on each, so all decide alike. */
     bool finite = isfinite(result->loss) && isfinite(result->grad_norm);

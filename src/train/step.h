@@ -35,6 +35,7 @@ typedef struct tt_step_result {
     double accuracy;      /* mean over micro-steps of correct / targets over all ranks, 0 for one without targets */
     double entropy;       /* likewise, nats per target */
     int64_t tokens;       /* distinct tokens of the step, all ranks */
+    double flops;         /* useful operations, all ranks (train/flops.h) */
     bool skipped;         /* the norm was not finite and nothing was updated */
 } tt_step_result;
 

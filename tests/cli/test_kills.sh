@@ -114,7 +114,7 @@ killed_again_and_again() { # killed_again_and_again ARGUMENTS ...
   why='left over'
   [ -z "$(find "$out" -name '*.tartan-*')" ] && [ "$(checkpoints)" = 3 ]
 }
-untimed() { sed -E 's/"(tokens_per_second|train_runtime|train_[a-z]+_per_second)":[^,]*,//g' "$1/metrics.jsonl"; }
+untimed() { sed -E 's/"(tokens_per_second|tflops|train_runtime|train_[a-z]+_per_second)":[^,]*,//g' "$1/metrics.jsonl"; }
 
 runs 'a run that is not killed' $ranks "${train[@]}" --output_dir "$tmp/whole"
 out=$tmp/out

@@ -13,7 +13,7 @@ train() { # train RANKS ROWS_PER_RANK OUT ARGUMENTS ...
 }
 
 # Metrics without what the clock says.
-untimed() { sed -E 's/"(tokens_per_second|train_runtime|train_[a-z]+_per_second)":[^,]*,//g' "$tmp/$1/metrics.jsonl"; }
+untimed() { sed -E 's/"(tokens_per_second|tflops|train_runtime|train_[a-z]+_per_second)":[^,]*,//g' "$tmp/$1/metrics.jsonl"; }
 
 same_run() { # bit by bit
   cmp "$tmp/$1/model.safetensors" "$tmp/$2/model.safetensors" || { why="weights of $1 and $2 differ"; return 1; }
@@ -39,7 +39,7 @@ same_metrics() {
 # A line of metrics.jsonl as the common trainer writes it; keys of tartan's own may follow.
 valid_metrics() {
   local record="^\{\"loss\":$real,\"grad_norm\":$real,\"learning_rate\":$real,\"entropy\":$real,\"num_tokens\":[0-9]+"
-  record+=",\"mean_token_accuracy\":$real,\"tokens_per_second\":$real,\"epoch\":$real,\"step\":[0-9]+(,.*)?\}\$"
+  record+=",\"mean_token_accuracy\":$real,\"tokens_per_second\":$real,\"tflops\":$real,\"epoch\":$real,\"step\":[0-9]+(,.*)?\}\$"
   local final="^\{\"train_runtime\":$real,\"train_samples_per_second\":$real,\"train_steps_per_second\":$real"
   final+=",\"train_loss\":$real,\"num_tokens\":[0-9]+,\"epoch\":$real,\"step\":[0-9]+\}\$"
   [ "$(grep -cE "$record" "$1")" = 8 ] && [ "$(grep -cE "$final" "$1")" = 1 ] && [ "$(wc -l <"$1")" = 9 ]
@@ -66,6 +66,11 @@ runs 'the trained model is a model' 0 certify "$tmp/one" --threads 1
 check 'it is trained further' train 0 6 further --model_name_or_path "$tmp/one" --max_steps 1
 check 'bf16 products, recomputation' train 0 6 bf16 --bf16 true --gradient_checkpointing true --max_steps 2
 
+check 'with a profile' train 0 6 profile --profile
+check 'it prints where the time goes' said 'where the time goes' attention '100.0 %' "trace of " "$tmp/profile/trace.json"
+check 'the trace stands beside the model' holds_exactly "$tmp/profile" "${parts[@]}" trace.json
+check 'and the model is the same' cmp "$tmp/one/model.safetensors" "$tmp/profile/model.safetensors"
+
 train 0 6 one
 [ $status = 2 ] && said 'already holds a model' overwrite_output_dir
 ok $? 'a finished run is not written over'
@@ -88,6 +93,10 @@ if mpi; then
   check '2 ranks that share each batch: the numbers of one process' same_metrics one tp
   check '2 ranks that share each batch: the weights of one process' near 1e-4 "$tmp/one/model.safetensors" "$tmp/tp/model.safetensors"
   check '2 ranks that share the experts: bytes of each layer' grep -qE '"layer":1,.*"bytes_forward":[1-9][0-9]*,"bytes_backward":[1-9]' "$tmp/shared/metrics.jsonl"
+  check '2 ranks with a profile' train 2 3 profile2 --max_steps 2 --logging_steps 1 --profile
+  check '2 ranks with a profile: who is slowest' said 'and 2 ranks' waiting '(rank 1)'
+  check '2 ranks with a profile: both are in the records' grep -qE '"profile":\{"steps":1,"ranks":\[\{"step":.*\},\{"step":' "$tmp/profile2/metrics.jsonl"
+  check '2 ranks with a profile: one trace of both' grep -q '"name":"rank 1"' "$tmp/profile2/trace.json"
 else
   skip 'ranks' 'built without MPI'
 fi

@@ -93,7 +93,7 @@ static tt_status train(job *j)
 /* Records without what the clock says. */
 static json_t *records_of(const char *folder)
 {
-    static const char *const times[] = {"tokens_per_second", "train_runtime", "train_samples_per_second", "train_steps_per_second"};
+    static const char *const times[] = {"tokens_per_second", "tflops", "train_runtime", "train_samples_per_second", "train_steps_per_second"};
     char path[600];
     tt_jsonl *reader;
     const tt_jsonl_row *rows;

@@ -17,11 +17,9 @@ static int team(const tt_kernel *k, int64_t rows)
     return (int)tt_min_i64(k->threads, tt_max_i64(rows / ROWS, 1));
 }
 
-#define PRAGMA(...) _Pragma(#__VA_ARGS__)
-
 /* A call for each block of rows [b, e). */
 #define BY_ROWS(k, rows, call)                                                                               \
-    PRAGMA(omp parallel for num_threads(team(k, rows)) schedule(static))                                     \
+    TT_PARALLEL_FOR(k, team(k, rows), static, __func__)                                                      \
     for (int64_t b = 0; b < (rows); b += ROWS) {                                                             \
         int64_t e = tt_min_i64(b + ROWS, (rows));                                                            \
         call;                                                                                                \

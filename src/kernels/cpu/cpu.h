@@ -34,4 +34,11 @@ void tt_cpu_avx512_fill(tt_ops *ops);
  * the products (routing, tables of angles), and has no tie between rows. */
 void tt_cpu_rows_fill(tt_ops *ops);
 
+/* TT_PARALLEL_FOR(k, threads, schedule, name) for (...) ... - iterations shared by so many threads. What each of them does is a
+ * span of the profile, up to its own last iteration: who waits for the others shows as a gap. */
+#define TT_PRAGMA(...) _Pragma(#__VA_ARGS__)
+#define TT_PARALLEL_FOR(k, threads, how, name)                                                               \
+    TT_PRAGMA(omp parallel num_threads(threads))                                                             \
+    TT_SPAN((k)->profile, name) TT_PRAGMA(omp for schedule(how) nowait)
+
 #endif
