@@ -84,7 +84,8 @@ typedef struct tt_adamw {
     double lr, beta1, beta2, eps, weight_decay;
     double clip;       /* factor on the gradient, min(1, max_norm / (norm + 1e-6)) */
     int64_t step;      /* counts from 1 */
-    /* Stochastic rounding of bf16 parameters: element i of the call is element `first + i` of the stream `key`. */
+    /* Stochastic rounding of bf16 parameters and moments: element i of the call is element `first + i` of the stream
+     * `key` (kernels/element.h has the rule for its random bits). */
     uint64_t key;
     int64_t first;
 } tt_adamw;
@@ -220,7 +221,8 @@ struct tt_ops {
     /* One row vector each: p resident type; g real; m, v real or BF16. Arithmetic real or wider:
      *   g' = clip g; p -= lr wd p; m += (1-b1)(g'-m); v = b2 v + (1-b2) g'^2;
      *   p -= lr/(1-b1^t) m / (sqrt(v)/sqrt(1-b2^t) + eps)
-     * BF16 p is rounded stochastically with the stream a->key. [fixed] */
+     * BF16 p, m and v are rounded stochastically with the stream a->key, each once, after p has used the new m and v.
+     * [fixed] */
     void (*adamw)(tt_kernel *k, const tt_adamw *a, tt_mat p, tt_mat g, tt_mat m, tt_mat v);
     /* p -= lr (clip g + wd p). Rounding as above. [fixed] */
     void (*sgd)(tt_kernel *k, const tt_adamw *a, tt_mat p, tt_mat g);

@@ -49,7 +49,7 @@
 
 #define TT_STATE_DTYPE_MAP(X)                                                                                \
     X(FLOAT32, "float32", 1)                                                                                 \
-    X(BFLOAT16, "bfloat16", 0)
+    X(BFLOAT16, "bfloat16", 1)
 
 #define TT_TRUNCATION_MAP(X)                                                                                 \
     X(KEEP_START, "keep_start", 1)                                                                           \

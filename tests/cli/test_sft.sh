@@ -65,6 +65,13 @@ check 'and resolves to itself' cmp <(grep -v ^output_dir "$tmp/one/tartan_config
 runs 'the trained model is a model' 0 certify "$tmp/one" --threads 1
 check 'it is trained further' train 0 6 further --model_name_or_path "$tmp/one" --max_steps 1
 check 'bf16 products, recomputation' train 0 6 bf16 --bf16 true --gradient_checkpointing true --max_steps 2
+narrow=(--bf16 true --dtype bfloat16 --optim_state_dtype bfloat16 --max_steps 3 --save_steps 2)
+check 'bf16 weights and moments' train 0 6 narrow "${narrow[@]}" --save_strategy steps
+runs 'their checkpoint is whole' 0 verify "$tmp/narrow/checkpoint-2" --deep
+runs 'and shows its types' 0 inspect "$tmp/narrow/checkpoint-2"
+check 'as its manifest does' grep -q '"moments": "bfloat16"' "$tmp/narrow/checkpoint-2/tartan_manifest.json"
+check 'it is gone on with' train 0 6 narrow2 "${narrow[@]}" --resume_from_checkpoint "$tmp/narrow/checkpoint-2"
+check 'to the same bits' cmp "$tmp/narrow/model.safetensors" "$tmp/narrow2/model.safetensors"
 
 check 'with a profile' train 0 6 profile --profile
 check 'it prints where the time goes' said 'where the time goes' attention '100.0 %' "trace of " "$tmp/profile/trace.json"
@@ -117,6 +124,7 @@ for ranks in "${worlds[@]}"; do
   twice 'fp32' "$ranks" --bf16 false "${mesh[@]}"
   twice 'bf16 products' "$ranks" --bf16 true "${mesh[@]}"
   [ -z "${TT_FULL:-}" ] || twice 'bf16 weights' "$ranks" --bf16 true --dtype bfloat16 "${mesh[@]}"
+  [ -z "${TT_FULL:-}" ] || twice 'bf16 moments' "$ranks" --bf16 true --optim_state_dtype bfloat16 "${mesh[@]}"
 done
 
 # Without a launcher MPI is not started: it would fail with a transport that does not exist, and does under mpirun.

@@ -282,9 +282,44 @@ static void stochastic_rounding_is_the_common_rule(void **state)
             }
             tt_adamw a = {
                 .lr = 0x1p-12, .clip = 1, .step = 1, .key = 0x123456789ABCDEFu, .first = first << 33 | first};
-            tt_bf16_store_stochastic(expected, exact, a.key, a.first, N);
+            tt_bf16_store_stochastic(expected, exact, TT_ROUND_PARAMETER, a.key, a.first, N);
             r->k->ops->sgd(r->k, &a, p, g);
             assert_memory_equal(p.data, expected, sizeof expected);
+            kernel_rig_check_guards(r);
+            kernel_rig_destroy(&r);
+        }
+}
+
+/* With both factors 1/2 and small integers the new moments are exact in float: their rounding is all there is, and each
+ * has its own bits of the element's word. */
+static void moments_are_rounded_by_the_common_rule(void **state)
+{
+    (void)state;
+    enum { N = 9001 };
+    int levels = num_isas();
+    for (int level = 0; level < levels; level++)
+        for (int64_t first = 0; first < 6; first++) {
+            kernel_rig *r = rig(level, 3);
+            tt_mat p = kernel_rig_mat(r, TT_F32, 1, N, true), g = kernel_rig_mat(r, TT_F32, 1, N, true);
+            tt_mat m = kernel_rig_mat(r, TT_BF16, 1, N, true), v = kernel_rig_mat(r, TT_BF16, 1, N, true);
+            float mean[N], square[N];
+            uint16_t expected[N];
+            kernel_set_all(p, 1);
+            for (int i = 0; i < N; i++) {
+                double d = i % 1009 - 504, was_m = i % 64, was_v = i % 50;
+                kernel_set(g, 0, i, d);
+                kernel_set(m, 0, i, was_m);
+                kernel_set(v, 0, i, was_v);
+                mean[i] = (float)((was_m + d) / 2);
+                square[i] = (float)((was_v + d * d) / 2);
+            }
+            tt_adamw a = {.lr = 1e-3, .beta1 = 0.5, .beta2 = 0.5, .eps = 1e-8, .clip = 1, .step = 1, .key = 0xFEDCBA987654321u,
+                          .first = first << 33 | first};
+            r->k->ops->adamw(r->k, &a, p, g, m, v);
+            tt_bf16_store_stochastic(expected, mean, TT_ROUND_MOMENT1, a.key, a.first, N);
+            assert_memory_equal(m.data, expected, sizeof expected);
+            tt_bf16_store_stochastic(expected, square, TT_ROUND_MOMENT2, a.key, a.first, N);
+            assert_memory_equal(v.data, expected, sizeof expected);
             kernel_rig_check_guards(r);
             kernel_rig_destroy(&r);
         }
@@ -313,6 +348,7 @@ int main(void)
         cmocka_unit_test(small_integers_are_exact),
         cmocka_unit_test(exp_is_accurate),
         cmocka_unit_test(stochastic_rounding_is_the_common_rule),
+        cmocka_unit_test(moments_are_rounded_by_the_common_rule),
         cmocka_unit_test(unknown_instruction_sets_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

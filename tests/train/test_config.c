@@ -443,7 +443,6 @@ static void what_is_not_built_is_refused_by_name(void **state)
         {"save_strategy: best", "best is not supported yet; set save_strategy to one of: no, steps, epoch"},
         {"dtype: float16", "set dtype to one of: float32, bfloat16"},
         {"dtype: auto", "auto is not supported yet"},
-        {"optim_state_dtype: bfloat16", "not supported yet"},
         {"average_tokens_across_devices: false", "set average_tokens_across_devices: true"},
         {"activation_offloading: true", "not supported yet"},
         {"model_init_kwargs: {dtype: auto}", "not supported yet"},
