@@ -1,7 +1,7 @@
 /* block.h - the parts of a decoder block, forward beside backward. Internal to src/model.
  *
- * Each part has a cache: what its forward pass keeps for its backward pass, granted from the arena `cache` of the pass
- * (tt_model.keep, or tt_model.work when the block is computed again in backward). Scratch comes from tt_model.work.
+ * Each part has a cache: what its forward pass keeps for its backward pass, granted from the arena `cache` of the pass.
+ * Scratch comes from tt_model.work.
  * Gradients of weights are added to the unit's full gradient (tt_unit_gradient).
  */
 #ifndef TT_MODEL_BLOCK_H
@@ -50,9 +50,10 @@ typedef struct tt_block_cache {
 
 /* What stays of a block between forward and backward. */
 typedef struct tt_block_state {
-    tt_mat input;        /* [T,D] compute: with recomputation */
-    tt_routing *routing; /* MoE layers */
-    tt_block_cache *cache; /* without recomputation */
+    tt_routing *routing;   /* MoE layers */
+    tt_mat input;          /* [T,D] compute: what the block is computed again from */
+    tt_block_cache *cache; /* kept by the forward pass, or made again from `input` */
+    tt_arena_mark mark;    /* of `work`, in front of the cache */
 } tt_block_state;
 
 /* y_TD (real) += attention of x_TD; c is filled. */

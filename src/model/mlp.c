@@ -27,12 +27,10 @@ tt_status tt_mlp_backward(tt_pass *p, int64_t gate, int64_t up, int64_t down, co
     tt_kernel *k = p->m->kernel;
     tt_weight w_down = tt_unit_weight(p->m->shards, down);
     int64_t F = c->gate.cols;
-    tt_mat dh, da, db, h;
+    tt_mat dh, da = c->gate, db = c->up, h; /* the cache is read for the last time */
     TT_PHASE(k->profile, MLP);
     tt_arena_mark mark = tt_arena_save(p->m->work);
     TT_TRY(tt_grant_mat(p->m->work, tt_real(p), p->T, F, &dh));
-    TT_TRY(tt_grant_mat(p->m->work, tt_compute(p), p->T, F, &da));
-    TT_TRY(tt_grant_mat(p->m->work, tt_compute(p), p->T, F, &db));
     TT_TRY(tt_grant_mat(p->m->work, tt_compute(p), p->T, F, &h));
     TT_TRY(k->ops->linear_dx(k, dy_TD, &w_down, false, dh));
     k->ops->swiglu_back(k, dh, c->gate, c->up, NULL, NULL, da, db, h);

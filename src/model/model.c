@@ -15,6 +15,7 @@ tt_status tt_model_init(tt_model *m, const tt_model_config *config, const tt_mod
         .shards = shards,
         .kernel = kernel,
         .recompute = true,
+        .kept_layers = 1,
         .loss_chunk = 256,
     };
     TT_TRY(tt_arena_create("activations kept for backward", &m->keep));
@@ -131,16 +132,21 @@ static tt_status prefetch_layer(tt_pass *p, int layer)
     return tt_unit_prefetch(m->shards, m->kernel, m->table->layers[layer].unit);
 }
 
+static bool recomputes(const tt_model *m, int layer)
+{
+    return m->recompute && layer < m->config->num_layers - m->kept_layers;
+}
+
 static tt_status forward_layer(tt_pass *p, int layer, tt_mat x_TD, tt_block_state *state)
 {
     tt_model *m = p->m;
     tt_kernel *k = m->kernel;
     const tt_layer_params *l = &m->table->layers[layer];
-    bool recompute = m->recompute || !p->micro->backward;
-    tt_arena_mark mark = tt_arena_save(m->work);
+    bool keeps = p->micro->backward && !recomputes(m, layer);
     tt_block_cache *cache;
-    p->cache = recompute ? m->work : m->keep;
-    if (m->recompute && p->micro->backward) {
+    state->mark = tt_arena_save(m->work);
+    p->cache = m->work;
+    if (p->micro->backward && !keeps) {
         TT_TRY(tt_grant_mat(m->keep, tt_compute(p), p->T, x_TD.cols, &state->input));
         k->ops->copy(k, x_TD, state->input);
     }
@@ -150,8 +156,10 @@ static tt_status forward_layer(tt_pass *p, int layer, tt_mat x_TD, tt_block_stat
     TT_TRY(prefetch_layer(p, layer + 1));
     TT_TRY(block_forward(p, layer, x_TD, state, cache));
     tt_unit_release(m->shards, l->unit);
-    if (!recompute) state->cache = cache;
-    tt_arena_restore(m->work, mark);
+    if (keeps)
+        state->cache = cache;
+    else
+        tt_arena_restore(m->work, state->mark);
     tap(p, "block", layer, x_TD);
     return TT_OK;
 }
@@ -160,6 +168,7 @@ static tt_status recompute_layer(tt_pass *p, int layer, tt_block_state *state)
 {
     tt_model *m = p->m;
     tt_mat x;
+    state->mark = tt_arena_save(m->work);
     p->cache = m->work;
     TT_TRY(tt_arena_grant(m->work, 1, sizeof *state->cache, (void **)&state->cache));
     TT_TRY(tt_grant_mat(m->work, tt_real(p), p->T, state->input.cols, &x));
@@ -177,21 +186,20 @@ static tt_status backward_layer(tt_pass *p, int layer, tt_mat dx_TD, tt_block_st
     tt_kernel *k = m->kernel;
     const tt_layer_params *l = &m->table->layers[layer];
     int units[2] = {l->expert_unit, l->unit};
-    tt_arena_mark mark = tt_arena_save(m->work);
     for (int i = 0; i < 2; i++) {
         if (units[i] < 0) continue;
         TT_TRY(tt_unit_gather(m->shards, k, units[i]));
         TT_TRY(tt_unit_gradient_begin(m->shards, k, units[i]));
     }
     TT_TRY(prefetch_layer(p, layer - 1));
-    if (m->recompute) TT_TRY(recompute_layer(p, layer, state));
+    if (!state->cache) TT_TRY(recompute_layer(p, layer, state));
     TT_TRY(block_backward(p, layer, state, state->cache, dx_TD));
     for (int i = 0; i < 2; i++) {
         if (units[i] < 0) continue;
         TT_TRY(tt_unit_gradient_end(m->shards, k, units[i]));
         tt_unit_release(m->shards, units[i]);
     }
-    tt_arena_restore(m->work, mark);
+    tt_arena_restore(m->work, state->mark);
     return TT_OK;
 }
 

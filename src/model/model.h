@@ -15,7 +15,9 @@
  *                              routing; gradients; reduce-scatter; release
  *                              embedding unit: scatter-add; reduce-scatter
  *
- * Memory: `keep` lives from forward to backward (block inputs, routing), `work` inside one block.
+ * Memory: `keep` lives from forward to backward (block inputs, routing), `work` inside one block. A block whose activations
+ * are kept leaves them in `work` until its backward pass; the last to come is the first to go. The last block keeps them
+ * also with gradient checkpointing: its backward pass comes first, and would only make them anew.
  */
 #ifndef TT_MODEL_MODEL_H
 #define TT_MODEL_MODEL_H
@@ -36,7 +38,8 @@ typedef struct tt_model {
     tt_shards *shards;             /* borrowed */
     tt_kernel *kernel;             /* borrowed */
     tt_arena *keep, *work;         /* owned */
-    bool recompute;                /* gradient checkpointing: keep block inputs only */
+    bool recompute;                /* gradient checkpointing: keep block inputs only ... */
+    int64_t kept_layers;           /* ... but all of the last layers, so many */
     int64_t loss_chunk;            /* rows of logits at a time */
     int64_t booked_rows;           /* received rows per exchange round, 0 = twice the balanced share */
     int64_t *expert_counts;        /* [MoE layers, E] += choices of each forward pass; NULL: not counted */
@@ -46,7 +49,7 @@ typedef struct tt_model {
     void *tap_user;
 } tt_model;
 
-/* tt_model_init - over parts that outlive it. recompute true, loss_chunk 256. Local. */
+/* tt_model_init - over parts that outlive it. recompute true, kept_layers 1, loss_chunk 256. Local. */
 tt_status tt_model_init(tt_model *m, const tt_model_config *config, const tt_model_table *table, tt_shards *shards,
                         tt_kernel *kernel);
 void tt_model_fini(tt_model *m);

@@ -270,7 +270,7 @@ static tt_status round_backward(tt_pass *p, const tt_layer_params *l, const tt_r
     int64_t D = c->rows.cols, F = c->gate.cols, G = r->local_experts;
     tt_weight *gate, *up, *down;
     tt_mat *dgate, *dup, *ddown;
-    tt_mat received, dy, dh, da, db, h, dpair, dx_pair, dx_row;
+    tt_mat received, dy, dh, da = c->gate, db = c->up, h, dpair, dx_pair, dx_row; /* the cache is read for the last time */
     TT_PHASE(k->profile, DISPATCH);
     tt_arena_mark mark = tt_arena_save(k->scratch);
     TT_TRY(local_weights(p, l, r, 0, &gate));
@@ -281,8 +281,6 @@ static tt_status round_backward(tt_pass *p, const tt_layer_params *l, const tt_r
     TT_TRY(local_gradients(p, l, r, 2, &ddown));
     TT_TRY(tt_grant_mat(k->scratch, tt_compute(p), q->P, D, &dy));
     TT_TRY(tt_grant_mat(k->scratch, tt_real(p), q->P, F, &dh));
-    TT_TRY(tt_grant_mat(k->scratch, tt_compute(p), q->P, F, &da));
-    TT_TRY(tt_grant_mat(k->scratch, tt_compute(p), q->P, F, &db));
     TT_TRY(tt_grant_mat(k->scratch, tt_compute(p), q->P, F, &h));
     TT_TRY(tt_grant_mat(k->scratch, tt_real(p), q->P, 1, &dpair));
     TT_TRY(tt_grant_mat(k->scratch, tt_real(p), q->P, D, &dx_pair));

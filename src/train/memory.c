@@ -90,7 +90,7 @@ static elements backward_of(const tt_model_config *c, const tt_memory_shape *s, 
     int64_t T = s->tokens, D = c->hidden_size, q = c->num_heads * c->head_dim, kv = c->num_kv_heads * c->head_dim;
     elements attention = {T * (D + 2 * q + 2 * kv), T * D}, mlp = {T * D, T * D};
     int64_t width = c->is_moe[layer] ? c->shared_width : c->dense_width;
-    mlp.compute += 3 * T * width;
+    mlp.compute += T * width;
     mlp.real += T * width;
     if (c->is_moe[layer]) mlp.real += T * (c->experts_per_token + c->num_experts);
     return bytes_of(attention, s) > bytes_of(mlp, s) ? attention : mlp;
@@ -101,7 +101,7 @@ static elements scratch_of(const tt_model_config *c, const tt_memory_shape *s)
 {
     int64_t T = s->tokens, D = c->hidden_size, F = c->expert_width, P = T * c->experts_per_token;
     int64_t R = T * tt_min_i64(c->experts_per_token, s->mesh.ep_size), sent = s->mesh.ep_size > 1 ? R : 0;
-    return (elements){P * (D + 3 * F) + (sent ? 2 * R * D : 0), P * (F + D + 1) + R * D + sent * D};
+    return (elements){P * (D + F) + (sent ? 2 * R * D : 0), P * (F + D + 1) + R * D + sent * D};
 }
 
 static int64_t head_bytes(const tt_model_config *c, const tt_memory_shape *s)
@@ -115,17 +115,18 @@ static int64_t head_bytes(const tt_model_config *c, const tt_memory_shape *s)
 static void add_activations(const tt_model_config *c, const tt_memory_shape *s, tt_memory *m)
 {
     int64_t T = s->tokens, D = c->hidden_size, K = c->experts_per_token, real = size_of(s->precision.real);
-    int64_t kept = 2 * T * D * real + T * c->rotary_dim * real, block = head_bytes(c, s), scratch = 0;
+    int64_t kept = 2 * T * D * real + T * c->rotary_dim * real, caches = 0, block = 0, scratch = 0;
     for (int i = 0; i < c->num_layers; i++) {
-        int64_t cache = bytes_of(cache_of(c, s, i), s);
-        kept += s->recompute ? T * D * size_of(s->precision.compute) : cache;
+        bool again = s->recompute && i < c->num_layers - s->kept_layers;
+        int64_t cache = bytes_of(cache_of(c, s, i), s), backward = bytes_of(backward_of(c, s, i), s);
+        if (again) kept += T * D * size_of(s->precision.compute);
+        if (!again) caches += cache;
         if (c->is_moe[i]) kept += T * (K + c->num_experts) * real + T * K * (4 * 4 + 8) + T * K * real;
-        int64_t backward = bytes_of(backward_of(c, s, i), s) + (s->recompute ? cache + T * D * real : 0);
-        block = tt_max_i64(block, backward);
+        block = tt_max_i64(block, backward + (again ? cache + T * D * real : caches));
         if (c->is_moe[i]) scratch = bytes_of(scratch_of(c, s), s);
     }
     m->bytes[TT_MEMORY_KEPT] = kept;
-    m->bytes[TT_MEMORY_BLOCK] = block;
+    m->bytes[TT_MEMORY_BLOCK] = tt_max_i64(block, caches + head_bytes(c, s));
     m->bytes[TT_MEMORY_SCRATCH] = scratch;
 }
 

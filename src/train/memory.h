@@ -15,6 +15,7 @@ typedef struct tt_memory_shape {
     int world_size;
     tt_precision precision;
     bool train, moments, recompute;
+    int64_t kept_layers; /* with recompute (model/model.h) */
     int64_t tokens;      /* of one micro-step on the rank */
     int64_t targets;     /* of them supervised, at most tokens */
     int64_t loss_chunk;

@@ -413,6 +413,7 @@ static tt_status plan_memory(job *j, const tt_batch *b)
         .train = true,
         .moments = j->config->optim != TT_OPTIMIZER_SGD,
         .recompute = j->engine.model.recompute,
+        .kept_layers = j->engine.model.kept_layers,
         .tokens = b->T,
         .targets = b->num_targets,
         .loss_chunk = j->engine.model.loss_chunk,

@@ -81,6 +81,7 @@ static tt_status all_plans(tt_engine *engine, void *arg)
     for (int i = 0; i < trial_num_plans; i++) {
         int turn = j->turn + i;
         engine->model.recompute = turn % 3 != 0;
+        engine->model.kept_layers = turn % 2;
         engine->model.loss_chunk = (const int64_t[]){256, 7, 1, 2}[turn % 4];
         engine->model.booked_rows = (const int64_t[]){0, 3, 1, 0, 16}[turn % 5];
         tt_status status = trial_gradients(engine, &j->e->shape, &j->e->batches[i], false,

@@ -77,7 +77,8 @@ static int64_t shared_bytes(const tt_mesh *mesh, int64_t T, int64_t n)
     return real * n * (T * (mesh->tp_rank + 1) / tp - T * mesh->tp_rank / tp) * (tp - 1);
 }
 
-static tt_status expect_layer(const tt_engine *e, const tt_batch *b, const int32_t *ids, int64_t bytes[2], int64_t *rounds)
+static tt_status expect_layer(const tt_engine *e, const tt_batch *b, const int32_t *ids, bool again,
+                              int64_t bytes[2], int64_t *rounds)
 {
     const tt_mesh *mesh = e->mesh;
     int64_t D = e->config.hidden_size, K = e->config.experts_per_token, ep = mesh->ep_size, real = 4, rows[MAX_EP];
@@ -89,7 +90,7 @@ static tt_status expect_layer(const tt_engine *e, const tt_batch *b, const int32
     int64_t there = compute * D * own.rows, back = real * D * own.rows;
     bytes[0] = 16 * ep * (ep - 1) + 16 * (ep - 1) * *rounds + 4 * (own.rows + own.pairs) + real * own.pairs + there + back +
                shared_bytes(mesh, b->T, D);
-    bytes[1] = (e->model.recompute ? there : 0) + there + back + real * own.pairs + shared_bytes(mesh, b->T, D) +
+    bytes[1] = (again ? there : 0) + there + back + real * own.pairs + shared_bytes(mesh, b->T, D) +
                shared_bytes(mesh, b->T, K);
     return TT_OK;
 }
@@ -121,7 +122,8 @@ static tt_status step(tt_engine *e, job *j, const tt_batch *b, int32_t **choices
              (long long)(tt_comm_bytes_sent(comm, NULL) - all - weights - exchange));
     for (int i = 0; i < j->layers; i++) {
         int64_t n;
-        TT_TRY(expect_layer(e, b, choices[i], expected[i], &n));
+        bool again = e->model.recompute && i < j->layers - e->model.kept_layers;
+        TT_TRY(expect_layer(e, b, choices[i], again, expected[i], &n));
         *rounds = tt_max_i64(*rounds, n);
     }
     return TT_OK;
