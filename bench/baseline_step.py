@@ -2,6 +2,7 @@
 
     python bench/baseline_step.py MODEL_FOLDER [--tokens 1024] [--rows 1] [--precision fp32] [--no_recompute]
                                   [--warmup 2] [--steps 5] [--threads 2] [--experts grouped_mm]
+                                  [--compile]
 
 Prints one line of JSON. Precision: fp32; bf16 (weights, gradients, moments, compute); amp (fp32 weights, bf16 autocast).
 """
@@ -16,6 +17,8 @@ def run(args):
     torch.set_num_threads(args.threads)
     model = load_model(args.model, args.precision, not args.no_recompute, args.experts)
     optimizer = adamw(model.parameters())
+    if args.compile:
+        model.compile()
     clock, losses, norms = Clock(), [], []
     for step in range(args.warmup + args.steps):
         rows = [token_ids(step, row, args.rows, args.tokens, model.config.vocab_size) for row in range(args.rows)]
@@ -47,5 +50,6 @@ if __name__ == "__main__":
     p.add_argument("--warmup", type=int, default=2)
     p.add_argument("--steps", type=int, default=5)
     p.add_argument("--threads", type=int, default=2)
-    p.add_argument("--experts", default="grouped_mm")
+    p.add_argument("--experts", default="grouped_mm", help="grouped_mm, batched_mm, eager")
+    p.add_argument("--compile", action="store_true", help="torch.compile")
     run(p.parse_args())

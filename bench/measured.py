@@ -37,7 +37,7 @@ def self_test():
     assert median([3, 1, 2]) == 2 and median([4, 1, 2, 3]) == 2.5
     assert spread([2.0, 1.0, 4.0]) == "2 (1-4)"
     assert flat([[1, 2], [3]]) == [1, 2, 3]
-    # Medians of all: 4 and 2; one by one: 2/1 and 6/2. A single slow step moves neither.
+    # Medians of all: 5 and 1.5; of the repetitions: 2 to 1 and 6 to 2. One slow step does not count.
     assert ratio([[2, 2, 90], [6, 6, 4]], [[1, 1, 1], [2, 2, 2]]) == (5 / 1.5, 2, 3)
     assert ratio_text([[2.0], [4.0]], [[1.0], [1.0]]) == "3.00 (2.00-4.00)"
     assert table(["a", "b"], [[1, None]]) == "| a | b |\n|---|---|\n| 1 |  |"
