@@ -1,6 +1,5 @@
 """What the programs of the baseline share: the model, the token ids, the clock, the line that they print."""
 import json
-import os
 import resource
 import statistics
 import sys
@@ -13,7 +12,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "amp": torch.float32}
 
 
 def token_ids(step, row, rows, tokens, vocab):
-    """Row `row` of the `rows` of a step, as bench_step.c makes it: every token of a run is another number n, hashed."""
+    """Row `row` of the `rows` of a step, as bench_step.c makes it: every token of a run is a number of its own, hashed."""
     n = torch.arange(tokens, dtype=torch.int64) + (step * rows + row) * tokens
     x = (n * 0x9E3779B1) & 0xFFFFFFFF
     x = ((x ^ (x >> 15)) * 0x45D9F3B) & 0xFFFFFFFF
@@ -70,4 +69,4 @@ def print_line(**fields):
 
 
 def environment():
-    return {"torch": torch.__version__, "threads": torch.get_num_threads(), "preload": os.environ.get("LD_PRELOAD", "")}
+    return {"torch": torch.__version__, "threads": torch.get_num_threads()}

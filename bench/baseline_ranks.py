@@ -1,9 +1,9 @@
-"""The baseline on several ranks over gloo, in the three ways that fit a mixture-of-experts model, a row of tokens a rank:
+"""The baseline on several ranks over gloo, a row of tokens each, in the three ways that fit a mixture-of-experts model:
 
     ddp     every rank holds everything, gradients are averaged (DistributedDataParallel)
     fsdp    weights, gradients and moments are sharded (FSDP2, fully_shard)
-    ep      data parallel with the experts split over the ranks: (token, expert) pairs travel to the owner of the expert by
-            all-to-all, everything else is held by every rank and its gradients are averaged
+    ep      data parallel with the experts split over the ranks: rows travel to the owners of their experts by all-to-all;
+            everything else is held by every rank and its gradients are averaged
 
     torchrun --nproc_per_node 2 bench/baseline_ranks.py MODEL_FOLDER --way ep [--tokens 512] [--precision fp32]
                                                         [--no_recompute] [--warmup 2] [--steps 5] [--threads 1]
@@ -49,7 +49,7 @@ class ExchangedExperts(torch.nn.Module):
 
 
 class Way:
-    """What the ways have in common: a model that is called, parameters, gradients that are complete when backward is, a norm."""
+    """A model that is called, what is left to do for its gradients after backward, clipping at 1, which returns the norm."""
 
     def __init__(self, model):
         self.model = model
@@ -95,9 +95,10 @@ class ExpertParallel(Way):
             p.grad.div_(dist.get_world_size())
 
     def clip(self):
-        squares = torch.stack([torch.nn.utils.get_total_norm([p.grad for p in part]) ** 2 for part in (self.experts, self.dense)])
-        dist.all_reduce(squares[:1])
-        norm = squares.sum().sqrt()
+        experts, dense = (torch.nn.utils.get_total_norm([p.grad for p in part]) for part in (self.experts, self.dense))
+        squares = experts**2
+        dist.all_reduce(squares)
+        norm = (squares + dense**2).sqrt()
         torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), 1.0, norm)
         return norm
 

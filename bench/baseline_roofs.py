@@ -1,5 +1,5 @@
-"""Plain matrix products of the libraries in the baseline's environment: torch (MKL, oneDNN) and numpy (OpenBLAS). One line of
-JSON, GFLOP/s, the best of several products of N x N x N.
+"""Plain matrix products of the libraries in the baseline's environment, torch (MKL, oneDNN) and numpy (OpenBLAS): the best
+of several products of N x N x N, GFLOP/s, as one line of JSON.
 
     python bench/baseline_roofs.py [threads]       2 by default
 """
@@ -38,7 +38,7 @@ if __name__ == "__main__":
     sizes = (2048, 4096)
     print(json.dumps({
         "threads": threads,
-        "torch_fp32": max(torch_product(torch.float32, n) for n in sizes),
-        "torch_bf16": max(torch_product(torch.bfloat16, n) for n in sizes),
-        "numpy_fp32": max(numpy_product(n) for n in sizes),
+        "fp32_torch": max(torch_product(torch.float32, n) for n in sizes),
+        "bf16_torch": max(torch_product(torch.bfloat16, n) for n in sizes),
+        "fp32_numpy": max(numpy_product(n) for n in sizes),
     }))

@@ -1,5 +1,5 @@
-"""Fine-tuning with TRL as its documentation shows it, for one step: what `tartan sft` is held against from its start to the
-end of its first step.
+"""Fine-tuning with TRL as its documentation shows it, for one step: what `tartan sft` is held against, from its start to
+the end of its first step.
 
     python bench/baseline_start.py MODEL_FOLDER DATA.jsonl OUT_FOLDER
 
@@ -21,7 +21,7 @@ class Leave(TrainerCallback):
 
 if __name__ == "__main__":
     model, data, out = sys.argv[1:]
-    config = SFTConfig(output_dir=out, max_steps=1, per_device_train_batch_size=8, max_length=256, bf16=False, use_cpu=True,
-                       report_to="none", save_strategy="no")
+    config = SFTConfig(output_dir=out, max_steps=1, per_device_train_batch_size=8, max_length=256, bf16=False,
+                       use_cpu=True, report_to="none", save_strategy="no")
     SFTTrainer(model=model, args=config, train_dataset=load_dataset("json", data_files=data, split="train"),
                callbacks=[Leave()]).train()

@@ -1,10 +1,11 @@
-"""One training run of the baseline (transformers on torch), the counterpart of bench_step.c: one process, one row a step.
+"""Training steps of the baseline (transformers on torch) in one process, the counterpart of bench_step.c.
 
     python bench/baseline_step.py MODEL_FOLDER [--tokens 1024] [--rows 1] [--precision fp32] [--no_recompute]
                                   [--warmup 2] [--steps 5] [--threads 2] [--experts grouped_mm]
                                   [--compile]
 
-Prints one line of JSON. Precision: fp32; bf16 (weights, gradients, moments, compute); amp (fp32 weights, bf16 autocast).
+Prints one line of JSON. Precision: fp32; bf16 (weights, gradients, moments, compute); amp (fp32 weights,
+bf16 autocast).
 """
 import argparse
 

@@ -22,7 +22,7 @@ int main(int argc, char **argv)
         return tt_status_exit(status);
     }
     printf(
-        "{\"threads\": %d, \"fp32_gflops\": %.1f, \"bf16_gflops\": %.1f, \"copy_gbs\": %.2f, \"triad_gbs\": %.2f}\n",
+        "{\"threads\": %d, \"fp32_onednn\": %.1f, \"bf16_onednn\": %.1f, \"copy_gbs\": %.2f, \"triad_gbs\": %.2f}\n",
         threads, fp32, bf16, passes.copy, passes.triad);
     return 0;
 }

@@ -22,6 +22,7 @@ Every repetition starts each contender anew, in turn, and each other repetition 
 import argparse
 import dataclasses
 import glob
+import itertools
 import json
 import os
 import re
@@ -37,7 +38,7 @@ ROOT = os.path.dirname(HERE)
 
 # First losses and gradient norms of the same weights and tokens, relative. fp32: sums in another order. bf16: operands
 # rounded to 8 bits; a loss is a mean over many tokens, a norm one over all parameters.
-TOLERANCE = {"fp32": {"loss": 2e-5, "grad_norm": 1e-3}, "bf16": {"loss": 3e-3, "grad_norm": 3e-2}}
+TOLERANCE = {"fp32": {"losses": 2e-5, "grad_norms": 1e-3}, "bf16": {"losses": 3e-3, "grad_norms": 3e-2}}
 
 # glibc gives blocks of some MiB back to the system when they are freed, and the next step pays for new pages: on machines
 # where these are slow that is a third of the baseline's step. What keeps them:
@@ -48,9 +49,10 @@ TUNED_GLIBC = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40), 
 def settings():
     """Environments of the baseline by name, those that this system has."""
     known = {"plain": {}, "thp": {"THP_MEM_ALLOC_ENABLE": "1"}, "glibc": TUNED_GLIBC}
-    for name, more in (("tcmalloc", {}), ("jemalloc", {"MALLOC_CONF": "dirty_decay_ms:-1,muzzy_decay_ms:-1,thp:always"})):
-        found = sorted(glob.glob(f"/usr/lib/*/lib{name}*.so.*") + glob.glob(f"/usr/lib*/lib{name}*.so.*"))
-        found = [f for f in found if "debug" not in f and "profiler" not in f]
+    keep = {"tcmalloc": {}, "jemalloc": {"MALLOC_CONF": "dirty_decay_ms:-1,muzzy_decay_ms:-1,thp:always"}}
+    for name, more in keep.items():
+        found = glob.glob(f"/usr/lib/*/lib{name}*.so.*") + glob.glob(f"/usr/lib*/lib{name}*.so.*")
+        found = sorted(f for f in found if "debug" not in f and "profiler" not in f)
         if found:
             known[name] = {"LD_PRELOAD": found[0], **more}
     return known
@@ -72,7 +74,8 @@ class Contender:
         say(f"  {self.name}: {' '.join(self.command)}")
         env = {**os.environ, **self.env}
         start = time.monotonic()
-        p = subprocess.Popen(self.command, env=env, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        p = subprocess.Popen(self.command, env=env, cwd=ROOT, text=True, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT)
         result, said = None, []
         for line in p.stdout:
             said.append(line)
@@ -136,9 +139,9 @@ class Bench:
         say(f"making {folder}")
         config = os.path.join(ROOT, folder + ".json")
         os.makedirs(os.path.dirname(config), exist_ok=True)
+        describe = [self.program("bench/bench_step"), "--shape", shape, "--layers", str(layers), "--config"]
         with open(config, "w") as f:
-            subprocess.run([self.program("bench/bench_step"), "--shape", shape, "--layers", str(layers), "--config"], stdout=f,
-                           cwd=ROOT, check=True)
+            subprocess.run(describe, stdout=f, cwd=ROOT, check=True)
         subprocess.run([self.program("tartan"), "init", config, folder], cwd=ROOT, check=True)
         return folder
 
@@ -146,191 +149,183 @@ class Bench:
         """The best plain products of all libraries at hand, GFLOP/s, and passes over memory, GB/s."""
         threads = str(self.args.threads)
         own = Contender("roofs", [self.program("bench/bench_roofs"), threads], self.env)
-        python = Contender("roofs of the baseline's libraries", self.script("baseline_roofs.py") + [threads], self.env)
+        python = Contender("the baseline's roofs", self.script("baseline_roofs.py") + [threads], self.env)
         take_turns([own, python], 1)
-        rates = {}
-        for c in (own, python):
-            rates.update(c.runs[0] if c.runs else {})
-        fp32 = {"oneDNN": rates.get("fp32_gflops"), "torch": rates.get("torch_fp32"), "numpy": rates.get("numpy_fp32")}
-        bf16 = {"oneDNN": rates.get("bf16_gflops"), "torch": rates.get("torch_bf16")}
-        fp32, bf16 = ({k: v for k, v in r.items() if v} for r in (fp32, bf16))
-        self.roof = {"fp32": max(fp32.values()), "bf16": max(list(bf16.values()) + list(fp32.values()))}
-        print(f"Plain products with {threads} threads, GFLOP/s: fp32 {fp32}, bf16 {bf16}. Memory, GB/s: copy {rates['copy_gbs']}, "
-              f"triad {rates['triad_gbs']}.\n", flush=True)
+        rates = {k: v for c in (own, python) for r in c.runs for k, v in r.items()}
+        if not own.runs:
+            sys.exit(f"compare.py: bench_roofs failed: {own.failure}")
+        self.roof["fp32"] = max(v for k, v in rates.items() if k.startswith("fp32_"))
+        self.roof["bf16"] = max(v for k, v in rates.items() if k.startswith(("fp32_", "bf16_")))
+        print("\n".join(f"- {k}: {v}" for k, v in rates.items()) + "\n", flush=True)
 
     # --- contenders ------------------------------------------------------------------------------------------------
 
     def steps(self):
         return ["--warmup", str(self.args.warmup), "--steps", str(self.args.steps)]
 
-    def tartan(self, model, tokens, precision, *more, ranks=1, threads=None, name=None):
-        launch = ["mpirun", "-n", str(ranks)] if ranks > 1 else []
-        command = launch + [self.program("bench/bench_step"), "--model", model, "--tokens", str(tokens), "--json", "--threads",
-                            str(threads or self.args.threads)] + self.steps() + list(more)
-        if precision == "bf16":
-            command.append("--bf16")
-        env = {**self.env, "OMP_NUM_THREADS": str(threads or self.args.threads)}
-        return Contender(name or f"tartan {precision}", command, env, precision=precision)
+    def tartan(self, name, model, tokens, precision, *more, ranks=1):
+        threads = str(self.args.threads // ranks)
+        command = ["mpirun", "-n", str(ranks)] if ranks > 1 else []
+        command += [self.program("bench/bench_step"), "--json", "--model", model, "--tokens", str(tokens), "--threads", threads]
+        command += self.steps() + (["--bf16"] if precision == "bf16" else []) + list(more)
+        return Contender(name, command, {**self.env, "OMP_NUM_THREADS": threads}, precision=precision)
 
-    def baseline(self, model, tokens, precision, *more, name=None, env=None):
-        command = self.script("baseline_step.py") + [model, "--tokens", str(tokens), "--precision", precision, "--threads",
-                                                     str(self.args.threads)] + self.steps() + list(more)
-        return Contender(name or f"baseline {precision}", command, env if env is not None else self.baseline_env,
-                         precision=precision)
+    def baseline(self, name, model, tokens, precision, *more, env=None):
+        command = self.script("baseline_step.py") + [model, "--tokens", str(tokens), "--precision", precision]
+        command += ["--threads", str(self.args.threads)] + self.steps() + list(more)
+        return Contender(name, command, self.baseline_env if env is None else env, precision=precision)
+
+    def baseline_ranks(self, way, model, tokens, precision):
+        torchrun = os.path.join(os.path.dirname(self.args.python), "torchrun")
+        command = [torchrun, "--nproc_per_node", "2", os.path.join(HERE, "baseline_ranks.py"), model, "--way", way]
+        command += ["--tokens", str(tokens), "--precision", precision, "--threads", "1"] + self.steps()
+        return Contender(f"baseline {way}", command, {**self.baseline_env, "OMP_NUM_THREADS": "1"}, precision=precision)
 
 
-# --- reading results -------------------------------------------------------------------------------------------------
+# --- reading results ---------------------------------------------------------------------------------------------
 
 
 def seconds_text(c):
-    return spread(flat(c.seconds()))
+    return spread(flat(c.seconds())) if c.runs else c.failure
+
+
+def speed(c, than):
+    """How many times as fast as another; None when one of them did not run."""
+    return ratio_text(than.seconds(), c.seconds()) if c and than and c.runs and than.runs else None
+
+
+def fastest(contenders):
+    """None when all have failed."""
+    return min((c for c in contenders if c.runs), key=lambda c: median(flat(c.seconds())), default=None)
+
+
+def rate(c, tokens):
+    return f"{tokens / median(flat(c.seconds())):.0f}" if c.runs else None
 
 
 def phases_text(c):
     parts = [r["phases"] for r in c.runs if "phases" in r]
-    return " / ".join(f"{median(p.get(k, 0) for p in parts):.2f}" for k in ("forward", "backward", "optimizer")) if parts else None
+    names = ("forward", "backward", "optimizer")
+    return " / ".join(f"{median(p.get(n, 0) for p in parts):.2f}" for n in names) if parts else None
 
 
 def agreement(a, b):
     """Whether two contenders started from the same loss and gradient norm."""
-    kind = "fp32" if a.precision == b.precision == "fp32" else "bf16"
-    first = {key: (a.runs[0][name][0], b.runs[0][name][0]) for key, name in (("loss", "losses"), ("grad_norm", "grad_norms"))}
-    wrong = [key for key, (x, y) in first.items() if not abs(x - y) <= TOLERANCE[kind][key] * abs(y)]
-    loss, norm = first["loss"], first["grad_norm"]
-    return f"{loss[0]:.5f}, {loss[1]:.5f} ({loss[0] - loss[1]:+.1e})" + (f" FAIL: {wrong}, norms {norm}" if wrong else "")
+    if not (a and b and a.runs and b.runs):
+        return None
+    allowed = TOLERANCE["fp32" if a.precision == b.precision == "fp32" else "bf16"]
+    first = {key: (a.runs[0][key][0], b.runs[0][key][0]) for key in allowed}
+    wrong = {key: pair for key, pair in first.items() if not abs(pair[0] - pair[1]) <= allowed[key] * abs(pair[1])}
+    x, y = first["losses"]
+    return f"{x:.5f}, {y:.5f} ({x - y:+.1e})" + (f" FAIL {wrong}" if wrong else "")
 
 
-def rate(c, tokens):
-    return tokens / median(flat(c.seconds()))
-
-
-def share(bench, c):
+def shares(bench, c):
     """Useful GFLOP/s, and the shares of the roof without and with recomputation."""
     run, seconds = c.runs[0], median(flat(c.seconds()))
-    roof = max(bench.roof.get(c.precision, 0), *c.all(f"roof_{c.precision}_gflops"), *c.all("roof_fp32_gflops"))
+    roof = max([bench.roof[c.precision]] + c.all("roof_fp32_gflops") + c.all(f"roof_{c.precision}_gflops"))
     useful, both = run["useful_gflop"] / seconds, (run["useful_gflop"] + run["recomputed_gflop"]) / seconds
-    return f"{useful:.0f}", f"{100 * useful / roof:.0f} % / {100 * both / roof:.0f} %"
-
-
-STEP_HEADER = ["case", "tartan s/step", "baseline", "s/step", "times as fast", "tok/s", "GFLOP/s", "share of the roof: useful / all",
-               "forward / backward / optimizer s", "baseline's", "peak MiB, of the plan", "baseline's peak, ratio",
-               "first losses (difference)"]
+    return f"{useful:.0f}: {100 * useful / roof:.0f} % / {100 * both / roof:.0f} %"
 
 
 def step_row(bench, title, own, other, tokens):
+    row = {"case": f"{title}, {own.name}", "s/step": seconds_text(own), "against": other.name,
+           "its s/step": seconds_text(other), "times as fast": speed(own, other), "tok/s": rate(own, tokens)}
     if not own.runs or not other.runs:
-        return [title, own.failure or seconds_text(own), other.name, other.failure or seconds_text(other)] + [None] * 9
-    peak, planned, others = (max(own.all("peak_rss_mib")), own.runs[0]["planned_mib"], max(other.all("peak_rss_mib")))
-    gflops, shares = share(bench, own)
-    return [title, seconds_text(own), other.name, seconds_text(other), ratio_text(other.seconds(), own.seconds()),
-            f"{rate(own, tokens):.0f}", gflops, shares, phases_text(own), phases_text(other), f"{peak:.0f}, {peak / planned:.3f}",
-            f"{others:.0f}, {peak / others:.2f}", agreement(own, other)]
+        return row
+    peak, others, planned = max(own.all("peak_rss_mib")), max(other.all("peak_rss_mib")), own.runs[0]["planned_mib"]
+    return {**row, "useful GFLOP/s: share of the roof, with recomputation": shares(bench, own),
+            "forward / backward / optimizer": phases_text(own), "the other's": phases_text(other),
+            "peak MiB": f"{peak:.0f}", "over the plan": f"{peak / planned:.3f}", "the other's peak": f"{others:.0f}",
+            "ratio": f"{peak / others:.2f}", "first losses (difference)": agreement(own, other)}
 
 
-def step_rows(bench, title, contenders, tokens):
+def step_rows(bench, title, own, others, tokens):
     """Each of tartan's against the baseline of its own precision, and against the fastest where that is another."""
-    own = [c for c in contenders if c.name.startswith("tartan")]
-    others = [c for c in contenders if c not in own]
-    ran = [c for c in others if c.runs]
-    fastest = min(ran, key=lambda c: median(flat(c.seconds()))) if ran else None
-    rows = []
+    best, rows = fastest(others), []
     for c in own:
         same = [o for o in others if o.precision == c.precision]
-        for o in same + ([fastest] if fastest and fastest not in same else []):
-            rows.append(step_row(bench, f"{title}, {c.name}", c, o, tokens))
+        rows += [step_row(bench, title, c, o, tokens) for o in same + [best] * (best is not None and best not in same)]
     return rows
 
 
-def print_table(title, header, rows):
-    print(f"### {title}\n\n{measured.table(header, rows)}\n", flush=True)
+def print_table(title, rows):
+    print(f"### {title}\n\n{measured.table(rows)}\n", flush=True)
 
 
-# --- cases -----------------------------------------------------------------------------------------------------------
+# --- cases -------------------------------------------------------------------------------------------------------
 
 
 def case_step(bench):
     args, rows = bench.args, []
     for layers in args.layers or [1, 2]:
         model = bench.model("olmoe", layers)
-        for tokens in args.tokens or [512, 1024, 2048]:
-            for keep in ([], ["--no_recompute"]) if layers == 1 else ([],):
-                title = f"L = {layers}, T = {tokens}" + (", no checkpointing" if keep else "")
-                if args.checkpointing and keep:
-                    continue
-                say(title)
-                contenders = [bench.tartan(model, tokens, p, *keep) for p in args.precision]
-                contenders += [bench.baseline(model, tokens, p, *keep) for p in args.precision]
-                take_turns(contenders, args.repeats)
-                rows += step_rows(bench, title, contenders, tokens)
-    print_table(f"step, OLMoE shape, {args.threads} threads; baseline with {bench.setting}", STEP_HEADER, rows)
+        ways = [[], ["--no_recompute"]] if layers == 1 and not args.checkpointing else [[]]
+        for tokens, way in itertools.product(args.tokens or [512, 1024, 2048], ways):
+            title = f"L = {layers}, T = {tokens}" + (", no checkpointing" if way else "")
+            say(title)
+            own = [bench.tartan(f"tartan {p}", model, tokens, p, *way) for p in args.precision]
+            others = [bench.baseline(f"baseline {p}", model, tokens, p, *way) for p in args.precision]
+            take_turns(own + others, args.repeats)
+            rows += step_rows(bench, title, own, others, tokens)
+    print_table(f"step, OLMoE shape, {args.threads} threads; baseline with {bench.setting}", rows)
 
 
-def half_state(bench, shape, layers, title):
+def half_state(bench, shape, layers):
     rows, model = [], bench.model(shape, layers)
     for tokens in bench.args.tokens or [1024]:
-        contenders = [bench.tartan(model, tokens, "bf16", "--resident", "bf16", "--moments", "bf16"),
-                      bench.baseline(model, tokens, "bf16")]
-        take_turns(contenders, bench.args.repeats)
-        rows += step_rows(bench, f"L = {layers}, T = {tokens}", contenders, tokens)
-    print_table(f"{title}, bf16 weights and moments, {bench.args.threads} threads; baseline with {bench.setting}", STEP_HEADER, rows)
+        own = bench.tartan("tartan bf16", model, tokens, "bf16", "--resident", "bf16", "--moments", "bf16")
+        other = bench.baseline("baseline bf16", model, tokens, "bf16")
+        take_turns([own, other], bench.args.repeats)
+        rows += step_rows(bench, f"L = {layers}, T = {tokens}", [own], [other], tokens)
+    print_table(f"step, {shape} shape, bf16 weights and moments, {bench.args.threads} threads; baseline with {bench.setting}",
+                rows)
 
 
 def case_L4(bench):
-    half_state(bench, "olmoe", 4, "OLMoE shape")
+    half_state(bench, "olmoe", 4)
 
 
 def case_qwen3(bench):
-    half_state(bench, "qwen3", 1, "Qwen3-MoE shape")
+    half_state(bench, "qwen3", 1)
 
 
 def case_ranks(bench):
-    args, rows, model = bench.args, [], bench.model("olmoe", 1)
-    torchrun = [os.path.join(os.path.dirname(args.python), "torchrun"), "--nproc_per_node", "2"]
-    for tokens in args.tokens or [512, 1024]:
-        for p in args.precision:
-            own = [bench.tartan(model, tokens, p, "--ep_size", str(ep), ranks=2, threads=1, name=f"tartan 2 x 1, ep_size {ep}")
-                   for ep in (2, 1)]
-            one = bench.tartan(model, tokens, p, "--rows", "2", threads=2, name="tartan 1 x 2")
-            others = [Contender(f"baseline {way}", torchrun + [os.path.join(HERE, "baseline_ranks.py"), model, "--way", way, "--tokens",
-                                str(tokens), "--precision", p, "--threads", "1"] + bench.steps(),
-                                {**bench.baseline_env, "OMP_NUM_THREADS": "1"}, precision=p) for way in ("ep", "ddp", "fsdp")]
-            take_turns(own + [one] + others, args.repeats)
-            ran = [o for o in others if o.runs]
-            best = min(ran, key=lambda c: median(flat(c.seconds()))) if ran else None
-            for c in own + [one] + others:
-                rows.append([f"T = {tokens} a rank, {p}", c.name] + ([c.failure] if not c.runs else [
-                    seconds_text(c), f"{rate(c, 2 * tokens):.0f}",
-                    ratio_text(one.seconds(), c.seconds()) if one.runs else None,
-                    f"{ratio_text(best.seconds(), c.seconds())}" if best else None,
-                    f"{max(c.all('peak_rss_sum_mib' if c is not one else 'peak_rss_mib')):.0f}",
-                    agreement(c, best) if best else None]))
-    print_table(f"two ranks of one thread; baseline with {bench.setting}",
-                ["case", "who", "s/step", "tok/s", "rate to tartan's one process", "rate to the baseline's best", "peak MiB, sum",
-                 "first losses, of it and the best's (difference)"],
-                [r + [None] * (8 - len(r)) for r in rows])
+    rows, model = [], bench.model("olmoe", 1)
+    for tokens, precision in itertools.product(bench.args.tokens or [512, 1024], bench.args.precision):
+        two = [bench.tartan(f"tartan 2 ranks, ep_size {ep}", model, tokens, precision, "--ep_size", ep, ranks=2) for ep in "21"]
+        one = bench.tartan("tartan 1 process", model, tokens, precision, "--rows", "2")
+        others = [bench.baseline_ranks(way, model, tokens, precision) for way in ("ep", "ddp", "fsdp")]
+        take_turns(two + [one] + others, bench.args.repeats)
+        best = fastest(others)
+        for c in two + [one] + others:
+            rows.append({"case": f"T = {tokens} a rank, {precision}", "who": c.name, "s/step": seconds_text(c),
+                         "tok/s": rate(c, 2 * tokens), "as fast as tartan 1 process": speed(c, one),
+                         "as fast as the baseline's best": speed(c, best),
+                         "peak MiB, sum": c.runs and f"{max(r.get('peak_rss_sum_mib', r['peak_rss_mib']) for r in c.runs):.0f}",
+                         "first losses, its and the best's (difference)": agreement(c, best)})
+    print_table(f"two ranks of one thread, one process of two threads; baseline with {bench.setting}", rows)
 
 
 def case_start(bench):
-    build = bench.args.build
-    model, out, data = os.path.join(build, "bench-models", "tiny"), os.path.join(build, "bench-models", "out"), "examples/chat/train.jsonl"
+    model, out = (os.path.join(bench.args.build, "bench-models", name) for name in ("tiny", "out"))
+    data = "examples/chat/train.jsonl"
     if not os.path.exists(os.path.join(ROOT, model)):
-        subprocess.run([bench.program("tartan"), "init", "examples/chat/config.json", model, "--tokenizer", "examples/chat/tokenizer"],
-                       cwd=ROOT, check=True)
-    own = Contender("tartan", [bench.program("tartan"), "sft", "--model_name_or_path", model, "--dataset_name", data, "--output_dir", out,
-                               "--overwrite_output_dir", "true", "--max_steps", "1", "--per_device_train_batch_size", "8",
-                               "--max_length", "256", "--bf16", "false", "--save_strategy", "no"], bench.env, until="step 1/1")
+        subprocess.run([bench.program("tartan"), "init", "examples/chat/config.json", model, "--tokenizer",
+                        "examples/chat/tokenizer"], cwd=ROOT, check=True)
+    keys = {"model_name_or_path": model, "dataset_name": data, "output_dir": out, "overwrite_output_dir": "true",
+            "max_steps": "1", "per_device_train_batch_size": "8", "max_length": "256", "bf16": "false", "save_strategy": "no"}
+    own = Contender("tartan", [bench.program("tartan"), "sft"] + [f"--{k}={v}" for k, v in keys.items()], bench.env,
+                    until="step 1/1")
     other = Contender("baseline", bench.script("baseline_start.py") + [model, data, out], bench.env, until="first step")
     take_turns([own, other], bench.args.repeats + 1)
     for c in (own, other):
-        c.runs = c.runs[1:]  # the first one warms the caches of the disk
-    rows = [[c.name, c.failure or seconds_text(c)] for c in (own, other)]
-    if own.runs and other.runs:
-        rows[0].append(ratio_text(other.seconds(), own.seconds()))
-    print_table("from the start to the end of the first step, 7.9 M parameters, 4,000 rows", ["who", "s", "times as fast"],
-                [r + [None] * (3 - len(r)) for r in rows])
+        c.runs = c.runs[1:]  # the first one finds the disk's caches cold
+    print_table("from the start to the end of the first step, 7.9 M parameters, 4,000 rows",
+                [{"who": c.name, "s": seconds_text(c), "times as fast": speed(c, other)} for c in (own, other)])
 
 
-def chat_rows(source, path, characters=1000):
+def join_chats(source, path, characters=1000):
     """Conversations of `source` joined to rows of at least so many characters, about 300 tokens."""
     with open(source, encoding="utf-8") as f, open(path, "w", encoding="utf-8") as out:
         row, size = [], 0
@@ -345,58 +340,60 @@ def chat_rows(source, path, characters=1000):
 
 def case_tokenise(bench):
     if not bench.args.tokenizer:
-        sys.exit("compare.py: the case tokenise needs --tokenizer FOLDER, such as the one of a Qwen3 model")
+        return print("### template and tokenizer\n\nleft out: needs --tokenizer FOLDER, such as that of a Qwen3 model\n")
     data = os.path.join(ROOT, bench.args.build, "bench-models", "rows.jsonl")
     os.makedirs(os.path.dirname(data), exist_ok=True)
-    chat_rows(bench.args.chat or os.path.join(ROOT, "examples/chat/train.jsonl"), data)
+    join_chats(bench.args.chat or os.path.join(ROOT, "examples/chat/train.jsonl"), data)
     own = Contender("tartan", [bench.program("bench/bench_tokenise"), bench.args.tokenizer, data], bench.env)
     other = Contender("baseline", bench.script("baseline_tokenise.py") + [bench.args.tokenizer, data], bench.env)
     take_turns([own, other], bench.args.repeats)
-    rows, size = [], os.path.getsize(data)
+    rows = []
     for c in (own, other):
         if not c.runs:
-            rows.append([c.name, c.failure, None, None, None, None, None])
+            rows.append({"who": c.name, "rows/s": c.failure})
             continue
-        n, tokens, s = c.runs[0]["rows"], c.runs[0]["tokens"], median(flat(c.seconds()))
-        rows.append([c.name, f"{n / s:.0f}", f"{tokens / s:.0f}", f"{1e-6 * size / s:.2f}", tokens, f"{median(c.all('load_seconds')):.2f}",
-                     ratio_text(other.seconds(), c.seconds()) if other.runs else None])
-    if own.runs and other.runs and own.runs[0]["tokens"] != other.runs[0]["tokens"]:
-        rows.append(["FAIL: they count different tokens"] + [None] * 6)
-    print_table("template and tokenizer, one thread", ["who", "rows/s", "tokens/s", "MB/s", "tokens", "loading the tokenizer, s",
-                                                       "times as fast"], rows)
+        run, seconds = c.runs[0], median(flat(c.seconds()))
+        same = not other.runs or run["tokens"] == other.runs[0]["tokens"]
+        rows.append({"who": c.name, "rows/s": f"{run['rows'] / seconds:.0f}", "tokens/s": f"{run['tokens'] / seconds:.0f}",
+                     "MB/s": f"{1e-6 * os.path.getsize(data) / seconds:.2f}", "times as fast": speed(c, other),
+                     "tokens": f"{run['tokens']}" + ("" if same else " FAIL"),
+                     "loading the tokenizer, s": f"{median(c.all('load_seconds')):.2f}"})
+    print_table("template and tokenizer, one thread", rows)
 
 
 def case_checkpoint(bench):
-    model = bench.model("olmoe", 1)
-    out = os.path.join(bench.args.build, "bench-models", "saved")
-    commands = {"tartan": [bench.program("bench/bench_checkpoint"), model, out, "--threads", str(bench.args.threads)],
-                "baseline": bench.script("baseline_checkpoint.py") + [model, out + "-baseline"]}
-    os.makedirs(os.path.join(ROOT, out + "-baseline"), exist_ok=True)
-    found = {name: {} for name in commands}
+    model, threads = bench.model("olmoe", 1), str(bench.args.threads)
+    folders = [os.path.join(bench.args.build, "bench-models", name) for name in ("saved", "saved-baseline")]
+    for folder in folders:
+        os.makedirs(os.path.join(ROOT, folder), exist_ok=True)
+    commands = [[bench.program("bench/bench_checkpoint"), model, folders[0], "--threads", threads],
+                bench.script("baseline_checkpoint.py") + [model, folders[1]]]
+    seconds = [{}, {}]
     for i in range(bench.args.repeats):
-        for name in list(commands) if i % 2 == 0 else list(commands)[::-1]:
-            say(f"  {name}: {' '.join(commands[name])}")
-            text = subprocess.run(commands[name], cwd=ROOT, env={**os.environ, **bench.env}, text=True, capture_output=True).stdout
-            for what, seconds in re.findall(r"^([a-z ]+?) +[\d.]+ GB +([\d.]+) s", text, re.M):
-                found[name].setdefault(what, []).append([float(seconds)])
+        for side in (0, 1) if i % 2 == 0 else (1, 0):
+            say("  " + " ".join(commands[side]))
+            done = subprocess.run(commands[side], cwd=ROOT, env={**os.environ, **bench.env}, text=True, capture_output=True)
+            for what, s in re.findall(r"^([a-z ]+?) +[\d.]+ GB +([\d.]+) s", done.stdout, re.M):
+                seconds[side].setdefault(what, []).append([float(s)])
     rows = []
     for what in ("cold load", "warm load", "save"):
-        a, b = (found[name].get(what) for name in commands)
-        rows.append([what, a and spread(flat(a)), b and spread(flat(b)), ratio_text(b, a) if a and b else None])
-    print_table("model folder of OLMoE shape, 1 layer, bf16", ["what", "tartan s", "baseline s", "times as fast"], rows)
+        own, other = (side.get(what) for side in seconds)
+        rows.append({"what": what, "tartan s": own and spread(flat(own)), "baseline s": other and spread(flat(other)),
+                     "times as fast": own and other and ratio_text(other, own)})
+    print_table("model folder of OLMoE shape, 1 layer, bf16", rows)
 
 
 def case_settings(bench):
-    model, tokens = bench.model("olmoe", 1), (bench.args.tokens or [1024])[0]
-    contenders = [bench.baseline(model, tokens, "fp32", name=f"fp32, {name}", env={**bench.env, **env})
+    model, tokens, own = bench.model("olmoe", 1), (bench.args.tokens or [1024])[0], bench.setting
+    contenders = [bench.baseline(f"fp32, {name}", model, tokens, "fp32", env={**bench.env, **env})
                   for name, env in settings().items()]
-    contenders += [bench.baseline(model, tokens, p, name=f"{p}, {bench.setting}") for p in ("bf16", "amp")]
-    contenders += [bench.baseline(model, tokens, "fp32", "--experts", "eager", name=f"fp32, {bench.setting}, experts eager"),
-                   bench.baseline(model, tokens, "fp32", "--compile", name=f"fp32, {bench.setting}, torch.compile")]
+    contenders += [bench.baseline(f"bf16, {own}", model, tokens, "bf16"), bench.baseline(f"amp, {own}", model, tokens, "amp"),
+                   bench.baseline(f"fp32, {own}, experts eager", model, tokens, "fp32", "--experts", "eager"),
+                   bench.baseline(f"fp32, {own}, torch.compile", model, tokens, "fp32", "--compile")]
     take_turns(contenders, bench.args.repeats)
-    print_table(f"settings of the baseline, L = 1, T = {tokens}", ["setting", "s/step", "forward / backward / optimizer s", "peak MiB"],
-                [[c.name, c.failure or seconds_text(c), phases_text(c), f"{max(c.all('peak_rss_mib')):.0f}" if c.runs else None]
-                 for c in contenders])
+    print_table(f"settings of the baseline, L = 1, T = {tokens}",
+                [{"setting": c.name, "s/step": seconds_text(c), "forward / backward / optimizer": phases_text(c),
+                  "peak MiB": c.runs and f"{max(c.all('peak_rss_mib')):.0f}"} for c in contenders])
 
 
 CASES = {name[5:]: f for name, f in list(globals().items()) if name.startswith("case_")}
@@ -445,7 +442,8 @@ def main():
         measured.self_test()
         return print("ok")
     bench = Bench(args)
-    print(f"{machine()}; {args.repeats} repetition(s) in turn, {args.warmup} warm-up and {args.steps} timed steps each.\n", flush=True)
+    print(f"{machine()}; {args.repeats} repetition(s) in turn, {args.warmup} warm-up and {args.steps} timed steps each.\n",
+          flush=True)
     if NEED_ROOFS & set(args.case):
         bench.measure_roofs()
     for name in args.case:

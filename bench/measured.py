@@ -12,8 +12,8 @@ def spread(values):
 
 
 def ratio(above, below):
-    """Of two lists of lists, one inner list for each repetition, which were measured in turn: the ratio of the medians of
-    all values, and the least and most ratio of one repetition's medians."""
+    """Of two lists of lists, an inner list for each repetition, which took turns: the ratio of the medians of all values,
+    and the least and most ratio of one repetition's medians."""
     one_by_one = [median(a) / median(b) for a, b in zip(above, below)]
     return median(flat(above)) / median(flat(below)), min(one_by_one), max(one_by_one)
 
@@ -26,11 +26,11 @@ def flat(lists):
     return [x for inner in lists for x in inner]
 
 
-def table(header, rows):
-    """A Markdown table; cells are anything, None an empty one."""
-    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    lines += ["| " + " | ".join("" if cell is None else str(cell) for cell in row) + " |" for row in rows]
-    return "\n".join(lines)
+def table(rows):
+    """A Markdown table of dictionaries, column by key in the order in which keys come up. None and missing: empty."""
+    header = list(dict.fromkeys(key for row in rows for key in row))
+    cells = [["" if row.get(key) is None else str(row[key]) for key in header] for row in rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in [header, ["---"] * len(header)] + cells)
 
 
 def self_test():
@@ -40,4 +40,4 @@ def self_test():
     # Medians of all: 5 and 1.5; of the repetitions: 2 to 1 and 6 to 2. One slow step does not count.
     assert ratio([[2, 2, 90], [6, 6, 4]], [[1, 1, 1], [2, 2, 2]]) == (5 / 1.5, 2, 3)
     assert ratio_text([[2.0], [4.0]], [[1.0], [1.0]]) == "3.00 (2.00-4.00)"
-    assert table(["a", "b"], [[1, None]]) == "| a | b |\n|---|---|\n| 1 |  |"
+    assert table([{"a": 1}, {"a": None, "b": 2}]) == "| a | b |\n| --- | --- |\n| 1 |  |\n|  | 2 |"
