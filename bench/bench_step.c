@@ -31,14 +31,14 @@
 
 typedef struct shape {
     const char *name;
-    int64_t layers, experts, width, hidden, heads, kv_heads, head_dim, chosen,
-        vocab; /* kv_heads 0: as many as heads */
+    int64_t layers, experts, width, hidden, heads, chosen, vocab;
+    int64_t kv_heads, head_dim; /* 0: as many as heads; what is left of hidden for each of them */
 } shape;
 
 static const shape shapes[] = {
     {"olmoe", .layers = 1, .experts = 64, .width = 1024, .hidden = 2048, .heads = 16, .chosen = 8, .vocab = 50304},
-    {"qwen3", .layers = 1, .experts = 128, .width = 768, .hidden = 2048, .heads = 32, .kv_heads = 4, .head_dim = 128,
-     .chosen = 8, .vocab = 151936},
+    {"qwen3", .layers = 1, .experts = 128, .width = 768, .hidden = 2048, .heads = 32, .chosen = 8, .vocab = 151936,
+     .kv_heads = 4, .head_dim = 128},
 };
 
 typedef struct options {
@@ -54,7 +54,7 @@ typedef struct roofs {
 
 /* What was measured. All ranks have one; rank 0's is printed. */
 typedef struct outcome {
-    double *seconds;             /* [steps] between two barriers */
+    double *seconds;             /* [steps] between two barriers, in the end in ascending order */
     double *losses, *grad_norms; /* [warmup + steps] */
     int64_t peak, peak_sum;      /* resident bytes: of the largest rank, of all */
 } outcome;
@@ -80,7 +80,7 @@ static json_t *config_of(const shape *s)
         {"num_hidden_layers", s->layers},
         {"num_attention_heads", s->heads},
         {"num_key_value_heads", s->kv_heads ? s->kv_heads : s->heads},
-        {"head_dim", qwen3 ? s->head_dim : s->hidden / s->heads},
+        {"head_dim", s->head_dim ? s->head_dim : s->hidden / s->heads},
         {"num_experts", s->experts},
         {"num_experts_per_tok", s->chosen}};
     json_t *c = json_pack("{s:s, s:[s], s:s, s:b, s:f, s:f, s:b}", "model_type", qwen3 ? "qwen3_moe" : "olmoe",
@@ -177,10 +177,10 @@ static tt_status plan_memory(const options *o, const tt_engine *e, tt_memory *pl
 static work work_of(const options *o, const tt_engine *e)
 {
     const tt_params *p = &e->table.params;
-    int64_t head = e->config.vocab_size * e->config.hidden_size, heads = e->config.num_heads * e->config.head_dim,
-            again = 0;
+    int64_t embedding = e->config.vocab_size * e->config.hidden_size, again = 0;
+    int64_t heads = e->config.num_heads * e->config.head_dim;
     double rows = (double)(o->rows * e->mesh->world_size), tokens = rows * (double)o->tokens;
-    double active = (double)(tt_params_active(p, e->config.experts_per_token) - head);
+    double active = (double)(tt_params_active(p, e->config.experts_per_token) - embedding);
     double attention = rows * (double)(o->tokens * (o->tokens + 1)) * (double)(heads * e->config.num_layers);
     for (int64_t i = 0; i < p->num; i++) {
         bool last = p->at[i].expert >= 0 && strstr(p->at[i].name, "down_proj");
@@ -267,21 +267,19 @@ static tt_status print_memory(const options *o, const tt_engine *e, const outcom
 static tt_status print_text(const options *o, const tt_engine *e, const outcome *out, const roofs *r)
 {
     work w = work_of(o, e);
-    double seconds = out->seconds[o->steps / 2], useful = w.useful / seconds * 1e-9,
-           all = (w.useful + w.recomputed) / seconds * 1e-9;
-    double roof = o->bf16 ? fmax(r->fp32, r->bf16) : r->fp32;
-    printf("%d rank(s) x %d thread(s), ep_size %d, %s products, %s weights, %s moments, %" PRId64
-           " layer(s), %" PRId64 " row(s) of %" PRId64 " tokens a rank, recompute %s\n",
+    double seconds = out->seconds[o->steps / 2], roof = o->bf16 ? fmax(r->fp32, r->bf16) : r->fp32;
+    double useful = w.useful / seconds * 1e-9, all = (w.useful + w.recomputed) / seconds * 1e-9;
+    printf("%d rank(s) x %d thread(s), ep_size %d, %s products, %s weights, %s moments, %" PRId64 " layer(s), "
+           "%" PRId64 " row(s) of %" PRId64 " tokens a rank, recompute %s\n",
            e->mesh->world_size, e->kernel->threads, e->mesh->ep_size, o->bf16 ? "bf16" : "fp32", o->resident_name,
            o->moments_name, e->config.num_layers, o->rows, o->tokens, e->model.recompute ? "on" : "off");
     printf("step %.3f s (median of %" PRId64 ", %.3f to %.3f): %.1f tokens/s; first loss %.5f, last %.5f\n", seconds,
            o->steps, out->seconds[0], out->seconds[o->steps - 1],
            (double)(o->tokens * o->rows * e->mesh->world_size) / seconds, out->losses[0],
            out->losses[o->warmup + o->steps - 1]);
-    printf("%.1f useful GFLOP/s, %.1f %% of a plain product's %.1f; with recomputation %.1f, %.1f %%; plain "
-           "products: fp32 %.1f, bf16 "
-           "%.1f\n",
-           useful, 100 * useful / roof, roof, all, 100 * all / roof, r->fp32, r->bf16);
+    printf("%.1f useful GFLOP/s, %.1f %% of a plain product's; with recomputation %.1f, %.1f %%; "
+           "plain products: fp32 %.1f, bf16 %.1f\n",
+           useful, 100 * useful / roof, all, 100 * all / roof, r->fp32, r->bf16);
     return print_memory(o, e, out);
 }
 
