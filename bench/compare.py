@@ -9,7 +9,7 @@
 Cases, each a table on standard output (Markdown); what runs is told on standard error:
     step        OLMoE shape, 1 and 2 layers, T = 512, 1024, 2048, fp32 and bf16, checkpointing on (at 1 layer also off)
     L4          OLMoE shape, 4 layers, bf16 weights and moments
-    qwen3       Qwen3-MoE shape, 1 layer, bf16 weights and moments (fp32 ones do not fit in 24 GiB)
+    qwen3       Qwen3-MoE shape, 1 layer, bf16 weights and moments (fp32 state would take 18.6 GiB)
     ranks       two ranks of one thread, ep_size 2 and 1, against one process of two threads with the same rows, and against
                 the baseline's ways on two ranks
     start       from the start of the program to the end of the first step, a tiny model
