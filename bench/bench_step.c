@@ -3,7 +3,8 @@
  *
  *   build/bench/bench_step [--shape olmoe] [--layers 1] [--tokens 1024] [--rows 1] [--warmup 2] [--steps 5] [--threads 0]
  *                          [--ep_size 1] [--bf16] [--resident bf16] [--moments bf16] [--no_recompute] [--model FOLDER]
- *                          [--experts N] [--width N] [--hidden N] [--heads N] [--chosen N] [--vocab N] [--json] [--config]
+ *                          [--experts N] [--width N] [--hidden N] [--heads N] [--chosen N] [--vocab N] [--profile] [--json]
+ *                          [--config]
  *   mpirun -n 2 build/bench/bench_step --tokens 512 --ep_size 2       tokens and rows are those of each rank
  *
  * Shapes are OLMoE-1B-7B (olmoe) and Qwen3-30B-A3B (qwen3), of which --layers layers are made; single numbers can be
@@ -14,14 +15,16 @@
  * rows of step s is number n = (s rows + r) tokens + i of a run, hashed (token_id), so steps and ranks have tokens of their
  * own and baseline.py makes the same ones.
  *
- * Useful work of a step: 6 x active parameters x tokens, without the embedding, plus causal attention: 6 T (T + 1) operations
- * a layer and dimension of the heads for a row of T tokens. What recomputation adds (a second forward of the blocks, but for
- * the last product of the experts, which backward does not need) is reported apart. The roofs: bench/roofs.h.
+ * Useful work is that of src/train/flops.h. What recomputation adds (a second forward of the blocks that are not kept, but
+ * for the last product of the experts, which backward does not need) is reported apart. The roofs: bench/roofs.h. --profile
+ * says where the time of the timed steps goes.
  */
 #include "base/checked.h"
 #include "roofs.h"
 #include "train/engine.h"
+#include "train/flops.h"
 #include "train/memory.h"
+#include "train/profiler.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -45,7 +48,7 @@ typedef struct options {
     shape shape;
     const char *model, *resident_name, *moments_name;
     tt_dtype resident, moments;
-    int64_t tokens, rows, warmup, steps, threads, ep, bf16, no_recompute, json, config;
+    int64_t tokens, rows, warmup, steps, threads, ep, bf16, no_recompute, profile, json, config;
 } options;
 
 typedef struct roofs {
@@ -57,12 +60,9 @@ typedef struct outcome {
     double *seconds;             /* [steps] between two barriers, in the end in ascending order */
     double *losses, *grad_norms; /* [warmup + steps] */
     int64_t peak, peak_sum;      /* resident bytes: of the largest rank, of all */
+    double useful, recomputed;   /* operations of a step, all ranks */
+    tt_profile_report profile;   /* of no steps without --profile */
 } outcome;
-
-/* Operations of a step, all ranks. */
-typedef struct work {
-    double useful, recomputed;
-} work;
 
 /* --- shape and batch --------------------------------------------------------------------------------------------- */
 
@@ -128,7 +128,25 @@ static tt_status measure_roofs(tt_comm *comm, int threads, roofs *r)
     return TT_OK;
 }
 
-static tt_status run_steps(const options *o, tt_engine *e, outcome *out)
+/* A second forward of the blocks that are not kept. */
+static double recomputed(const tt_engine *e, const tt_batch *batch)
+{
+    const tt_params *p = &e->table.params;
+    const tt_model_config *c = &e->config;
+    int64_t again = e->model.recompute ? c->num_layers - e->model.kept_layers : 0, parameters = 0;
+    if (again <= 0) return 0;
+    for (int64_t i = 0; i < p->num; i++) {
+        bool last = p->at[i].expert >= 0 && strstr(p->at[i].name, "down_proj");
+        int layer = p->units[p->at[i].unit].layer;
+        if (layer >= 0 && layer < again && p->at[i].expert < c->experts_per_token && !last)
+            parameters += p->at[i].count;
+    }
+    return 2 * (double)parameters * (double)batch->T +
+           4 * (double)(again * c->num_heads * c->head_dim) * (double)tt_flops_pairs(&batch->docs, c->window);
+}
+
+/* The profile has one step of the warm-up too, which its report leaves out. */
+static tt_status run_steps(const options *o, tt_engine *e, tt_profiler *profiler, outcome *out)
 {
     tt_batch batch = {0};
     tt_status status = TT_OK;
@@ -136,16 +154,19 @@ static tt_status run_steps(const options *o, tt_engine *e, outcome *out)
         tt_step_options step = {
             .lr = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .max_grad_norm = 1, .step = i + 1};
         tt_step_result r;
-        double start = 0;
         status = fill_batch(o, e, i, &batch);
         if (status == TT_OK) status = tt_barrier(e->mesh->world, "bench");
-        if (status == TT_OK) start = tt_seconds();
+        double start = tt_seconds();
+        if (i + 1 >= o->warmup) tt_profiler_step_begin(profiler, step.step);
         if (status == TT_OK) status = tt_train_step(&e->model, &batch, 1, &step, &r);
         if (status == TT_OK) status = tt_barrier(e->mesh->world, "bench");
+        if (i + 1 >= o->warmup) tt_profiler_step_end(profiler);
         if (status != TT_OK) break;
         if (i >= o->warmup) out->seconds[i - o->warmup] = tt_seconds() - start;
         out->losses[i] = r.loss;
         out->grad_norms[i] = r.grad_norm;
+        out->useful = r.flops;
+        out->recomputed = recomputed(e, &batch) * e->mesh->world_size;
     }
     tt_batch_free(&batch);
     return status;
@@ -168,27 +189,11 @@ static tt_status plan_memory(const options *o, const tt_engine *e, tt_memory *pl
                          .train = true,
                          .moments = true,
                          .recompute = e->model.recompute,
+                         .kept_layers = e->model.kept_layers,
                          .tokens = o->tokens * o->rows,
                          .targets = (o->tokens - 1) * o->rows,
                          .loss_chunk = e->model.loss_chunk};
     return tt_memory_plan(&e->config, &e->table, &m, plan);
-}
-
-static work work_of(const options *o, const tt_engine *e)
-{
-    const tt_params *p = &e->table.params;
-    int64_t embedding = e->config.vocab_size * e->config.hidden_size, again = 0;
-    int64_t heads = e->config.num_heads * e->config.head_dim;
-    double rows = (double)(o->rows * e->mesh->world_size), tokens = rows * (double)o->tokens;
-    double active = (double)(tt_params_active(p, e->config.experts_per_token) - embedding);
-    double attention = rows * (double)(o->tokens * (o->tokens + 1)) * (double)(heads * e->config.num_layers);
-    for (int64_t i = 0; i < p->num; i++) {
-        bool last = p->at[i].expert >= 0 && strstr(p->at[i].name, "down_proj");
-        if (p->units[p->at[i].unit].layer >= 0 && p->at[i].expert < e->config.experts_per_token && !last)
-            again += p->at[i].count;
-    }
-    return (work){6 * active * tokens + 6 * attention,
-                  e->model.recompute ? 2 * (double)again * tokens + 2 * attention : 0};
 }
 
 /* --- printing ---------------------------------------------------------------------------------------------------- */
@@ -206,21 +211,32 @@ static json_t *numbers(const double *x, int64_t n)
     return list;
 }
 
-/* One line. Where phases are measured, their seconds go in beside these: "phases": {"forward": ..., "backward": ...,
- * "optimizer": ...}, which compare.py prints. */
+/* Seconds of a step by stage, as the baseline tells them, and by phase. */
+static void add_profile(json_t *line, const tt_times *t)
+{
+    json_t *phases = json_object(), *profile = json_object();
+    double back = tt_times_stage(t, TT_STAGE_BACKWARD) + tt_times_stage(t, TT_STAGE_RECOMPUTE);
+    json_object_set_new(phases, "forward", json_real(tt_times_stage(t, TT_STAGE_FORWARD)));
+    json_object_set_new(phases, "backward", json_real(back));
+    json_object_set_new(phases, "optimizer", json_real(tt_times_stage(t, TT_STAGE_OPTIMIZER)));
+    for (int p = 0; p < TT_NUM_PHASES; p++)
+        json_object_set_new(profile, tt_phase_name((tt_phase)p), json_real(tt_times_phase(t, (tt_phase)p)));
+    json_object_set_new(line, "phases", phases);
+    json_object_set_new(line, "profile", profile);
+}
+
 static tt_status print_json(const options *o, const tt_engine *e, const outcome *out, const roofs *r)
 {
     tt_memory plan;
     TT_TRY(plan_memory(o, e, &plan));
-    work w = work_of(o, e);
     const struct {
         const char *key;
         double value;
     } reals[] = {
         {"seconds_median", out->seconds[o->steps / 2]},
         {"tokens_per_second", (double)(o->tokens * o->rows * e->mesh->world_size) / out->seconds[o->steps / 2]},
-        {"useful_gflop", w.useful * 1e-9},
-        {"recomputed_gflop", w.recomputed * 1e-9},
+        {"useful_gflop", out->useful * 1e-9},
+        {"recomputed_gflop", out->recomputed * 1e-9},
         {"roof_fp32_gflops", r->fp32},
         {"roof_bf16_gflops", r->bf16},
         {"peak_rss_mib", (double)out->peak / 1048576},
@@ -235,6 +251,7 @@ static tt_status print_json(const options *o, const tt_engine *e, const outcome 
     json_object_set_new(line, "seconds", numbers(out->seconds, o->steps));
     for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)
         json_object_set_new(line, reals[i].key, json_real(reals[i].value));
+    if (out->profile.steps > 0) add_profile(line, &out->profile.mean);
     char *text = line ? json_dumps(line, JSON_REAL_PRECISION(9)) : NULL;
     json_decref(line);
     TT_CHECK(text, TT_ENOMEM, "out of memory for the result");
@@ -266,9 +283,8 @@ static tt_status print_memory(const options *o, const tt_engine *e, const outcom
 
 static tt_status print_text(const options *o, const tt_engine *e, const outcome *out, const roofs *r)
 {
-    work w = work_of(o, e);
     double seconds = out->seconds[o->steps / 2], roof = o->bf16 ? fmax(r->fp32, r->bf16) : r->fp32;
-    double useful = w.useful / seconds * 1e-9, all = (w.useful + w.recomputed) / seconds * 1e-9;
+    double useful = out->useful / seconds * 1e-9, all = useful + out->recomputed / seconds * 1e-9;
     printf("%d rank(s) x %d thread(s), ep_size %d, %s products, %s weights, %s moments, %" PRId64 " layer(s), "
            "%" PRId64 " row(s) of %" PRId64 " tokens a rank, recompute %s\n",
            e->mesh->world_size, e->kernel->threads, e->mesh->ep_size, o->bf16 ? "bf16" : "fp32", o->resident_name,
@@ -280,6 +296,11 @@ static tt_status print_text(const options *o, const tt_engine *e, const outcome 
     printf("%.1f useful GFLOP/s, %.1f %% of a plain product's; with recomputation %.1f, %.1f %%; "
            "plain products: fp32 %.1f, bf16 %.1f\n",
            useful, 100 * useful / roof, all, 100 * all / roof, r->fp32, r->bf16);
+    if (out->profile.steps > 0) {
+        char table[4096];
+        tt_profile_report_text(&out->profile, table, sizeof table);
+        printf("%s", table);
+    }
     return print_memory(o, e, out);
 }
 
@@ -287,8 +308,13 @@ static tt_status print_text(const options *o, const tt_engine *e, const outcome 
 
 static tt_status measure(const options *o, tt_engine *e, const roofs *r, outcome *out)
 {
+    tt_profiler profiler = {0};
     e->model.recompute = !o->no_recompute;
-    TT_TRY(run_steps(o, e, out));
+    if (o->profile) TT_TRY(tt_profiler_open(&profiler, e->mesh->comm, e->kernel));
+    tt_status status = run_steps(o, e, &profiler, out);
+    if (status == TT_OK) status = tt_profiler_report(&profiler, &out->profile);
+    tt_profiler_close(&profiler);
+    TT_TRY(status);
     TT_TRY(measure_peak(e, out));
     qsort(out->seconds, (size_t)o->steps, sizeof *out->seconds, ascending);
     if (e->mesh->rank > 0) return TT_OK;
@@ -369,6 +395,7 @@ static tt_status parse(int argc, char **argv, options *o)
                  {"--ep_size", &o->ep, NULL, false},
                  {"--bf16", &o->bf16, NULL, true},
                  {"--no_recompute", &o->no_recompute, NULL, true},
+                 {"--profile", &o->profile, NULL, true},
                  {"--json", &o->json, NULL, true},
                  {"--config", &o->config, NULL, true},
                  {"--shape", NULL, &o->shape.name, false},

@@ -166,7 +166,7 @@ class Bench:
     def tartan(self, name, model, tokens, precision, *more, ranks=1):
         threads = str(self.args.threads // ranks)
         command = ["mpirun", "-n", str(ranks)] if ranks > 1 else []
-        command += [self.program("bench/bench_step"), "--json", "--model", model, "--tokens", str(tokens), "--threads", threads]
+        command += [self.program("bench/bench_step"), "--json", "--profile", "--model", model, "--tokens", str(tokens), "--threads", threads]
         command += self.steps() + (["--bf16"] if precision == "bf16" else []) + list(more)
         return Contender(name, command, {**self.env, "OMP_NUM_THREADS": threads}, precision=precision)
 
@@ -249,6 +249,12 @@ def step_rows(bench, title, own, others, tokens):
     return rows
 
 
+def profile_row(title, c):
+    """Where tartan's step goes, seconds."""
+    names = c.runs[0]["profile"] if c.runs else {}
+    return {"case": f"{title}, {c.name}", **{n: f"{median(r['profile'][n] for r in c.runs):.3f}" for n in names}}
+
+
 def print_table(title, rows):
     print(f"### {title}\n\n{measured.table(rows)}\n", flush=True)
 
@@ -257,7 +263,7 @@ def print_table(title, rows):
 
 
 def case_step(bench):
-    args, rows = bench.args, []
+    args, rows, profiles = bench.args, [], []
     for layers in args.layers or [1, 2]:
         model = bench.model("olmoe", layers)
         ways = [[], ["--no_recompute"]] if layers == 1 and not args.checkpointing else [[]]
@@ -268,7 +274,9 @@ def case_step(bench):
             others = [bench.baseline(f"baseline {p}", model, tokens, p, *way) for p in args.precision]
             take_turns(own + others, args.repeats)
             rows += step_rows(bench, title, own, others, tokens)
+            profiles += [profile_row(title, c) for c in own]
     print_table(f"step, OLMoE shape, {args.threads} threads; baseline with {bench.setting}", rows)
+    print_table("where tartan's steps go, seconds", profiles)
 
 
 def half_state(bench, shape, layers):
