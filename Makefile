@@ -154,7 +154,7 @@ fuzz:
 	@mkdir -p $(BUILD)/fuzz/found
 $(BUILD)/fuzz_%: $(BUILD)/check/fuzz/fuzz_%.o $(TEST_LIB)
 	$(Q)$(CC) $(TT_CFLAGS) $^ -o $@ $(TT_LIBS)
-## make bench       build the benchmarks into build/bench/; each says what it takes with --help
+## make bench       build the benchmarks into build/bench/; bench/README.md says what they measure and how they are run
 bench: benches
 ## make format      clang-format over all sources
 format:
