@@ -96,7 +96,7 @@ static void print_memory(const tt_engine *e, const shape *s)
     tt_memory_shape m = {
         .mesh = {e->mesh->fsdp_size, 1, e->mesh->ep_size, e->mesh->dispatch}, .world_size = e->mesh->world_size,
         .precision = tt_shards_precision(e->shards), .train = true, .moments = true, .recompute = e->model.recompute,
-        .kept_layers = e->model.kept_layers,
+        .kept_layers = e->model.kept_layers, .shared = tt_shards_are_shared(e->shards),
         .tokens = s->tokens, .targets = s->tokens - 1, .loss_chunk = e->model.loss_chunk};
     if (tt_memory_plan(&e->config, &e->table, &m, &plan) != TT_OK) return;
     tt_shard_bytes held = tt_shards_bytes(e->shards);

@@ -414,6 +414,7 @@ static tt_status plan_memory(job *j, const tt_batch *b)
         .moments = j->config->optim != TT_OPTIMIZER_SGD,
         .recompute = j->engine.model.recompute,
         .kept_layers = j->engine.model.kept_layers,
+        .shared = tt_shards_are_shared(j->engine.shards),
         .tokens = b->T,
         .targets = b->num_targets,
         .loss_chunk = j->engine.model.loss_chunk,
