@@ -3,7 +3,8 @@
  *   build/bench/bench_step [--layers 1] [--tokens 1024] [--experts 64] [--width 1024] [--hidden 2048] [--heads 16]
  *                          [--chosen 8] [--vocab 50304] [--steps 3] [--ep_size 1] [--threads 0] [--bf16] [--no_recompute]
  *                          [--profile]
- *   mpirun -n 2 build/bench/bench_step --tokens 512 --ep_size 2       tokens are those of each rank
+ *   mpirun -n 2 build/bench/bench_step --tokens 512 --ep_size 2       tokens are those of each rank; TARTAN_SHARED=0 in front:
+ *                                                                     ranks send messages instead of sharing memory
  *
  * The defaults are OLMoE-1B-7B with one layer. Weights are random and live in memory alone. Useful work is that of
  * src/train/flops.h; recomputation is not counted. The roof is a plain fp32 product of 2048 x 2048 x 2048 through oneDNN with
