@@ -31,6 +31,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #ifndef MADV_COLLAPSE
@@ -72,6 +73,10 @@ static int64_t mark_at(const tt_shared *s)
 
 static tt_status make_file(tt_shared *s, card *mine)
 {
+    struct rlimit limit;
+    /* Beyond it the system sends a signal that ends the process. */
+    TT_CHECK(getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur == RLIM_INFINITY, TT_EIO,
+             "the size of files is limited (ulimit -f), and so is memory that is shared");
     s->fd = memfd_create("tartan-shared", MFD_CLOEXEC);
     TT_CHECK(s->fd >= 0, TT_EIO, "%s: no file in memory: %s", s->name, strerror(errno));
     if (getrandom(&mine->mark, sizeof mine->mark, 0) != sizeof mine->mark)
@@ -262,4 +267,9 @@ tt_status tt_shared_grow(tt_shared *s, int64_t bytes)
 void *tt_shared_base(const tt_shared *s)
 {
     return s->base;
+}
+
+int64_t tt_shared_bytes(const tt_shared *s)
+{
+    return s->backed;
 }

@@ -31,6 +31,8 @@ void tt_shared_destroy(tt_shared **s);
 
 /* The region's first byte: at a multiple of a page, for regions of huge pages of one of those. */
 void *tt_shared_base(const tt_shared *s);
+/* Bytes of it that memory stands behind. */
+int64_t tt_shared_bytes(const tt_shared *s);
 
 /* tt_add_in_order_f32 - mine[i] += sum over the group's ranks r, in rank order, of full[r * stride + i], i < count: what
  * tt_reduce_scatter does, with the same bits, where every rank's part can be seen. By so many threads of this rank. Local. */

@@ -66,6 +66,11 @@ void *tt_commons_weights(const tt_commons *c)
     return tt_shared_base(c->weights);
 }
 
+int64_t tt_commons_bytes(const tt_commons *c)
+{
+    return (tt_shared_bytes(c->weights) + tt_shared_bytes(c->units)) / tt_group_size(c->group);
+}
+
 /* --- buffers ------------------------------------------------------------------------------------------------- */
 
 /* The first gap that is wide enough: its place among the extents, and where it begins. */

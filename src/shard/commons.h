@@ -35,6 +35,8 @@ tt_status tt_commons_create(tt_group *group, int64_t weights, int64_t units, tt_
 void tt_commons_destroy(tt_commons **c);
 tt_group *tt_commons_group(const tt_commons *c);
 void *tt_commons_weights(const tt_commons *c);
+/* Memory behind it all, divided by the ranks. */
+int64_t tt_commons_bytes(const tt_commons *c);
 
 /* tt_commons_take - a buffer of so many bytes (of all ranks together), with anything in it; should a meeting be needed first
  * it has that name. Memory grows when there is none yet. Collective. tt_commons_give - back. Local. */

@@ -330,7 +330,10 @@ const tt_piece *tt_shards_pieces(const tt_shards *s, int64_t *num)
 
 tt_shard_bytes tt_shards_bytes(const tt_shards *s)
 {
-    return s->bytes;
+    tt_shard_bytes bytes = s->bytes;
+    for (int i = 0; i < 2; i++)
+        if (s->commons[i]) bytes.shared += tt_commons_bytes(s->commons[i]);
+    return bytes;
 }
 
 tt_mat tt_shards_view(const tt_shards *s, const tt_piece *piece, tt_shard_part part)

@@ -108,9 +108,9 @@ tt_mat tt_unit_gradient(const tt_shards *s, int64_t param);
 tt_status tt_unit_gradient_end(tt_shards *s, tt_kernel *k, int unit);
 
 /* Bytes this rank holds for good, by part, and the most it has held at one time for units in use. Of what ranks share each
- * counts its part. */
+ * counts its part; `shared` is how much of it all that is, an equal share of what stands behind the commons. */
 typedef struct tt_shard_bytes {
-    int64_t weights, gradients, moments, units_peak;
+    int64_t weights, gradients, moments, units_peak, shared;
 } tt_shard_bytes;
 tt_shard_bytes tt_shards_bytes(const tt_shards *s);
 
