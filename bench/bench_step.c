@@ -5,7 +5,9 @@
  *                          [--ep_size 1] [--bf16] [--resident bf16] [--moments bf16] [--no_recompute] [--model FOLDER]
  *                          [--experts N] [--width N] [--hidden N] [--heads N] [--chosen N] [--vocab N] [--profile] [--json]
  *                          [--config]
- *   mpirun -n 2 build/bench/bench_step --tokens 512 --ep_size 2       tokens and rows are those of each rank
+ *   mpirun -n 2 build/bench/bench_step --tokens 512 --ep_size 2       tokens and rows are those of each rank;
+ *                                                                     TARTAN_SHARED=0 in front: ranks send messages instead
+ *                                                                     of sharing memory
  *
  * Shapes are OLMoE-1B-7B (olmoe) and Qwen3-30B-A3B (qwen3), of which --layers layers are made; single numbers can be
  * changed. Weights are random and live in memory alone, or are those of --model, whose shape then counts. --config prints
@@ -190,6 +192,7 @@ static tt_status plan_memory(const options *o, const tt_engine *e, tt_memory *pl
                          .moments = true,
                          .recompute = e->model.recompute,
                          .kept_layers = e->model.kept_layers,
+        .shared = tt_shards_are_shared(e->shards),
                          .tokens = o->tokens * o->rows,
                          .targets = (o->tokens - 1) * o->rows,
                          .loss_chunk = e->model.loss_chunk};

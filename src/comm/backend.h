@@ -50,6 +50,10 @@ typedef struct tt_backend {
     /* True when a transfer with `peer` that is not done now never will be; *who is the rank to blame.
      * NULL: peers cannot fail alone, or nobody can tell. */
     bool (*peer_failed)(void *self, int peer, int *who);
+    /* Zeroed memory for so many ranks of this process, of which each lets go once; what is left at the world's end goes then.
+     * NULL: ranks are processes. */
+    tt_status (*share)(void *self, size_t bytes, int users, void **out);
+    void (*unshare)(void *self, void *base);
     /* As tt_comm_abort. */
     void (*abort)(void *self, int exit_status, const char *text);
     /* Free self. A world that is not healthy must not be waited for. */

@@ -4,6 +4,7 @@
  *                             |
  *                   exchange.c: tt_exchange_begin .. tt_request_end  --->  recorder.c: what this rank is doing
  *                             |                                              ^
+ *                   shared.c: memory that the ranks of a host share
  *                   backend.h: self.c | threads.c | mpi.c          watchdog.c: who hangs, who is lost  (report.c, wire.c)
  */
 #ifndef TT_COMM_COMM_H
@@ -44,6 +45,9 @@ typedef struct tt_counter {
     int64_t bytes;
 } tt_counter;
 
+/* Whether the ranks of a group see each other's memory (shared.c). */
+typedef enum tt_shares { TT_SHARES_UNKNOWN, TT_SHARES, TT_SHARES_NOT } tt_shares;
+
 struct tt_group {
     tt_comm *comm;
     const char *name;
@@ -53,6 +57,7 @@ struct tt_group {
     int *numbers; /* [size] which of the groups that this rank shares with rank r this is: equal on both sides */
     uint32_t operations;
     int record; /* its place in the recorder, -1: none */
+    tt_shares shares;
 };
 
 struct tt_watchdog;

@@ -12,27 +12,28 @@
  *
  * Each rank sends (size - 1) * count elements in tt_reduce_scatter (the least possible) and as many in
  * tt_allreduce, which is meant for small counts. Adding is not split over threads: it runs at memory speed,
- * faster than the links.
+ * faster than the links. Where ranks see each other's memory nothing is sent, and then it is (tt_add_in_order).
  */
 #include "comm/comm.h"
 
 #include "base/arena.h"
 #include "base/checked.h"
+#include "comm/shared.h"
 
 #include <string.h>
 
 /* Elements summed at a time, in registers and the first cache. */
 #define BLOCK 512
 
-/* into[i] (+)= pieces[0][i] o pieces[1][i] o ...; false when a result does not fit. */
-typedef bool (*fold_fn)(void *into, bool add, const void *const *pieces, int num, int64_t count);
+/* into[i] (+)= pieces[0][i] o pieces[1][i] o ..., from <= i < to; false when a result does not fit. */
+typedef bool (*fold_fn)(void *into, bool add, const void *const *pieces, int num, int64_t from, int64_t to);
 
 #define FOLD_FLOAT(NAME, TYPE)                                                                               \
-    static bool NAME(void *into_, bool add, const void *const *pieces, int num, int64_t count)               \
+    static bool NAME(void *into_, bool add, const void *const *pieces, int num, int64_t from, int64_t to)    \
     {                                                                                                        \
         TYPE sum[BLOCK];                                                                                     \
-        for (int64_t at = 0; at < count; at += BLOCK) {                                                      \
-            int64_t n = tt_min_i64(BLOCK, count - at);                                                       \
+        for (int64_t at = from; at < to; at += BLOCK) {                                                      \
+            int64_t n = tt_min_i64(BLOCK, to - at);                                                          \
             TYPE *into = (TYPE *)into_ + at;                                                                 \
             memcpy(sum, (const TYPE *)pieces[0] + at, (size_t)n * sizeof *sum);                              \
             for (int r = 1; r < num; r++) {                                                                  \
@@ -50,11 +51,11 @@ typedef bool (*fold_fn)(void *into, bool add, const void *const *pieces, int num
 FOLD_FLOAT(sum_f32, float)
 FOLD_FLOAT(sum_f64, double)
 
-static bool sum_i64(void *into_, bool add, const void *const *pieces, int num, int64_t count)
+static bool sum_i64(void *into_, bool add, const void *const *pieces, int num, int64_t from, int64_t to)
 {
     int64_t *into = into_;
     bool fits = true;
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = from; i < to; i++) {
         int64_t sum = add ? into[i] : 0;
         for (int r = 0; r < num; r++) fits &= tt_add_i64(sum, ((const int64_t *)pieces[r])[i], &sum);
         into[i] = sum;
@@ -62,10 +63,10 @@ static bool sum_i64(void *into_, bool add, const void *const *pieces, int num, i
     return fits;
 }
 
-static bool max_i64(void *into_, bool add, const void *const *pieces, int num, int64_t count)
+static bool max_i64(void *into_, bool add, const void *const *pieces, int num, int64_t from, int64_t to)
 {
     int64_t *into = into_;
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = from; i < to; i++) {
         int64_t max = add ? into[i] : INT64_MIN;
         for (int r = 0; r < num; r++) max = tt_max_i64(max, ((const int64_t *)pieces[r])[i]);
         into[i] = max;
@@ -121,7 +122,7 @@ static tt_status end_round(reduction *d, int64_t round, bool *fits)
     TT_TRY(tt_request_end(&d->requests[round % 2]));
     for (int r = 0; r < g->size; r++) g->comm->pieces[r] = piece(d, round, r);
     unsigned char *into = d->into + (size_t)(round * d->round) * d->size;
-    *fits &= d->fold(into, d->add, g->comm->pieces, g->size, round_count(d, round));
+    *fits &= d->fold(into, d->add, g->comm->pieces, g->size, 0, round_count(d, round));
     return TT_OK;
 }
 
@@ -214,4 +215,29 @@ tt_status tt_allreduce_i64(tt_group *group, const char *name, int64_t *values, i
 tt_status tt_allreduce_max_i64(tt_group *group, const char *name, int64_t *values, int64_t n)
 {
     return allreduce(group, name, max_i64, sizeof *values, values, n);
+}
+
+/* --- where all can be seen ------------------------------------------------------------------------------ */
+
+#define SHARE 65536 /* elements that make a task */
+
+static void add_in_order(tt_group *g, fold_fn fold, size_t size, const void *full, int64_t stride, void *mine,
+                         int64_t count, int threads)
+{
+    const void **pieces = g->comm->pieces;
+    for (int r = 0; r < g->size; r++) pieces[r] = (const unsigned char *)full + (size_t)(r * stride) * size;
+    int team = (int)tt_min_i64(threads, tt_max_i64(1, count / SHARE));
+#pragma omp parallel for num_threads(team) schedule(static)
+    for (int64_t at = 0; at < count; at += SHARE)
+        fold(mine, true, pieces, g->size, at, tt_min_i64(at + SHARE, count));
+}
+
+void tt_add_in_order_f32(tt_group *group, const float *full, int64_t stride, float *mine, int64_t count, int threads)
+{
+    add_in_order(group, sum_f32, sizeof *mine, full, stride, mine, count, threads);
+}
+
+void tt_add_in_order_f64(tt_group *group, const double *full, int64_t stride, double *mine, int64_t count, int threads)
+{
+    add_in_order(group, sum_f64, sizeof *mine, full, stride, mine, count, threads);
 }

@@ -8,6 +8,8 @@
  * It also checks what MPI cannot: both halves must come from operations of the same name and size, so a
  * program whose ranks disagree about the order of operations is caught in tests.
  *
+ * Memory of one is memory of all: what ranks share (shared.c) is a list of blocks here, each with a count of users.
+ *
  * A rank that returns (with an error or not) is marked; whoever waits for it then fails, and so do, one after
  * the other, those that wait for these; all name the first. Ranks that do not depend on the lost one may
  * finish what they are at: in tt_agree all get the message even when the first already returns with it.
@@ -21,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum { PENDING, DONE, CANCELLED, DIFFERENT_SIZE, DIFFERENT_NAME };
 
@@ -42,6 +45,14 @@ typedef struct thread_rank {
     char text[2048];
 } thread_rank;
 
+/* Memory that several ranks use. */
+typedef struct shared_block {
+    void *base, *mapping;
+    size_t mapped;
+    int users; /* that have not let go */
+    struct shared_block *next;
+} shared_block;
+
 struct thread_world {
     int size;
     tt_status (*rank_main)(tt_comm *comm, void *arg);
@@ -50,6 +61,8 @@ struct thread_world {
     _Atomic int aborter; /* -1: none */
     thread_rank *ranks;
     tt_recorder **recorders; /* [size] outlive the ranks: others look at them */
+    pthread_mutex_t lock;    /* of the list of blocks */
+    shared_block *blocks;
 };
 
 /* --- matching ----------------------------------------------------------------------------------------- */
@@ -161,6 +174,49 @@ static void abort_ranks(void *self, int exit_status, const char *text)
     atomic_compare_exchange_strong(&me->world->aborter, &nobody, me->rank);
 }
 
+/* --- shared memory -------------------------------------------------------------------------------------- */
+
+#define HUGE_PAGE ((size_t)2 << 20)
+
+/* Addresses alone: the system provides a page when it is touched. */
+static tt_status share(void *self, size_t bytes, int users, void **out)
+{
+    thread_world *world = ((thread_rank *)self)->world;
+    shared_block *b = calloc(1, sizeof *b);
+    TT_CHECK(b, TT_ENOMEM, "no memory for a block that ranks share");
+    b->mapped = bytes + HUGE_PAGE, b->users = users;
+    b->mapping = mmap(NULL, b->mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (b->mapping == MAP_FAILED) {
+        free(b);
+        return tt_error_set(TT_ENOMEM, "the system refuses %zu bytes that ranks share", bytes);
+    }
+    *out = b->base = (void *)(((uintptr_t)b->mapping + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1));
+    if (bytes >= 4 * HUGE_PAGE) madvise(b->base, bytes, MADV_HUGEPAGE);
+    pthread_mutex_lock(&world->lock);
+    b->next = world->blocks;
+    world->blocks = b;
+    pthread_mutex_unlock(&world->lock);
+    return TT_OK;
+}
+
+static void free_block(shared_block **at)
+{
+    shared_block *b = *at;
+    *at = b->next;
+    munmap(b->mapping, b->mapped);
+    free(b);
+}
+
+static void let_go(void *self, void *base)
+{
+    thread_world *world = ((thread_rank *)self)->world;
+    pthread_mutex_lock(&world->lock);
+    shared_block **at = &world->blocks;
+    while ((*at)->base != base) at = &(*at)->next;
+    if (--(*at)->users == 0) free_block(at);
+    pthread_mutex_unlock(&world->lock);
+}
+
 static void close_rank(void *self, bool healthy)
 {
     (void)self, (void)healthy;
@@ -172,6 +228,8 @@ static const tt_backend backend = {
     .test = test,
     .cancel = cancel,
     .peer_failed = peer_failed,
+    .share = share,
+    .unshare = let_go,
     .abort = abort_ranks,
     .close = close_rank,
 };
@@ -197,6 +255,7 @@ static void *run_rank(void *arg)
 
 static tt_status create_world(thread_world *w)
 {
+    pthread_mutex_init(&w->lock, NULL);
     w->ranks = calloc((size_t)w->size, sizeof *w->ranks);
     w->recorders = calloc((size_t)w->size, sizeof *w->recorders);
     TT_CHECK(w->ranks && w->recorders, TT_ENOMEM, "no memory for %d ranks", w->size);
@@ -227,6 +286,8 @@ static void destroy_world(thread_world *w)
         pthread_mutex_destroy(&w->ranks[r].lock);
     }
     for (int r = 0; w->recorders && r < w->size; r++) tt_recorder_close(&w->recorders[r]);
+    while (w->blocks) free_block(&w->blocks);
+    pthread_mutex_destroy(&w->lock);
     free(w->recorders);
     free(w->ranks);
 }

@@ -1,6 +1,7 @@
 #include "shard/shard.h"
 #include "base/checked.h"
 #include "base/fault.h"
+#include "shard/commons.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,18 +11,22 @@ typedef struct flat {
     tt_dtype resident, compute;
     bool trained;      /* at least one parameter in it is */
     void *weight;      /* [shard] resident */
+    void *whole;       /* [shard * group] where shards lie in place: `weight` in a group of one, else in the commons; or NULL */
     void *gradient;    /* [shard] real */
     void *moment[2];   /* [shard] */
-    void *copy;        /* while gathered: [shard * group] compute, or `weight` itself */
+    void *copy;        /* while gathered: [shard * group] compute, or `whole` */
     void *full;        /* between gradient_begin and _end: [shard * group] real, or `gradient` itself */
+    void *fulls;       /* meanwhile in the commons: those of all ranks, [group][shard * group] */
     tt_request *request;
 } flat;
 
 typedef struct unit_state {
     tt_group *group;
+    tt_commons *commons; /* NULL: others' shards come in messages */
     flat flats[2];
     int users;      /* gathers not yet released */
     bool in_flight; /* prefetched: posted, not waited for */
+    tt_meeting written, added;
 } unit_state;
 
 /* Buffers of units in use are kept for the next unit: steady state calls no allocator. */
@@ -39,6 +44,7 @@ struct tt_shards {
     int64_t *offset; /* per parameter of the table, in its flat, -1: not on this ep rank */
     tt_piece *pieces;
     int64_t num_pieces;
+    tt_commons *commons[2]; /* of the world, and of efsdp where that is another group */
     buffer *buffers;
     int num_buffers;
     tt_shard_bytes bytes;
@@ -54,6 +60,12 @@ static void fill(void *p, size_t bytes)
 #else
     (void)p, (void)bytes;
 #endif
+}
+
+static void use(tt_shards *s, int64_t bytes)
+{
+    s->in_use += bytes;
+    s->bytes.units_peak = tt_max_i64(s->bytes.units_peak, s->in_use);
 }
 
 static tt_status take(tt_shards *s, size_t bytes, void **out)
@@ -73,8 +85,7 @@ static tt_status take(tt_shards *s, size_t bytes, void **out)
         s->num_buffers++;
     }
     best->used = true;
-    s->in_use += (int64_t)best->bytes;
-    s->bytes.units_peak = tt_max_i64(s->bytes.units_peak, s->in_use);
+    use(s, (int64_t)best->bytes);
     fill(best->base, best->bytes);
     *out = best->base;
     return TT_OK;
@@ -87,7 +98,7 @@ static void give(tt_shards *s, void *base)
         if (b->base != base) continue;
         fill(b->base, b->bytes);
         b->used = false;
-        s->in_use -= (int64_t)b->bytes;
+        use(s, -(int64_t)b->bytes);
         return;
     }
 }
@@ -99,7 +110,17 @@ static tt_group *group_of(const tt_mesh *mesh, const tt_unit *u)
     return u->kind == TT_UNIT_EXPERTS ? mesh->efsdp : mesh->world;
 }
 
-static tt_status create_unit(tt_shards *s, int unit)
+static bool in_place(const flat *b)
+{
+    return b->resident == b->compute;
+}
+
+static int64_t flat_bytes(const flat *b, tt_dtype type)
+{
+    return b->layout.shard * (int64_t)tt_dtype_size(type);
+}
+
+static tt_status lay_out(tt_shards *s, int unit)
 {
     const tt_unit *u = &s->params->units[unit];
     unit_state *state = &s->units[unit];
@@ -111,14 +132,71 @@ static tt_status create_unit(tt_shards *s, int unit)
         b->layout = layouts[f];
         b->resident = f ? s->precision.real : s->precision.resident;
         b->compute = f ? s->precision.real : s->precision.compute;
-        if (b->layout.shard == 0) continue;
-        TT_TRY(tt_alloc("weights", b->layout.shard, tt_dtype_size(b->resident), &b->weight));
-        s->bytes.weights += b->layout.shard * (int64_t)tt_dtype_size(b->resident);
     }
     for (int64_t i = 0; i < u->count; i++) {
         const tt_param *p = &s->params->at[u->first + i];
         if (s->offset[u->first + i] >= 0 && p->trained) state->flats[p->exact].trained = true;
     }
+    return TT_OK;
+}
+
+/* What one group shares, at the most: every flat in place, or every copy, and every full gradient. First fit leaves in front
+ * of each buffer in use a gap that is less than the next one wants; a layer with its neighbours uses fewer than 16. */
+static tt_status create_commons(tt_shards *s, tt_group *group, const tt_group *other, tt_commons **out)
+{
+    int64_t weights = 0, units = 0, most = 0, size = tt_group_size(group);
+    if (size == 1) return TT_OK;
+    for (int u = 0; u < s->params->num_units; u++)
+        for (int f = 0; f < 2 && (s->units[u].group == group || s->units[u].group == other); f++) {
+            const flat *b = &s->units[u].flats[f];
+            int64_t copy = in_place(b) ? 0 : flat_bytes(b, b->compute) * size;
+            int64_t fulls = flat_bytes(b, s->precision.real) * size * size;
+            if (in_place(b)) weights += flat_bytes(b, b->resident) * size;
+            units += copy + fulls;
+            most = tt_max_i64(most, tt_max_i64(copy, fulls));
+        }
+    return tt_commons_create(group, weights, units + 16 * most, out);
+}
+
+/* Collective over the world. The groups have the same ranks when ep_size is 1: then they share one. */
+static tt_status share(tt_shards *s)
+{
+    bool same = s->mesh->ep_size == 1;
+    tt_group *world = s->mesh->world, *efsdp = s->mesh->efsdp;
+    TT_TRY(create_commons(s, world, same ? efsdp : NULL, &s->commons[0]));
+    if (!same) TT_TRY(create_commons(s, efsdp, NULL, &s->commons[1]));
+    for (int u = 0; u < s->params->num_units; u++) {
+        unit_state *state = &s->units[u];
+        state->commons = s->commons[!same && state->group == efsdp];
+    }
+    return TT_OK;
+}
+
+/* Where a flat's shard lies; *at: bytes of the commons' weights that are taken. */
+static tt_status place(tt_shards *s, unit_state *state, flat *b, int64_t *at)
+{
+    int64_t bytes = flat_bytes(b, b->resident);
+    s->bytes.weights += bytes;
+    if (!in_place(b) || !state->commons) {
+        TT_TRY(tt_alloc("weights", bytes, 1, &b->weight));
+        if (in_place(b) && tt_group_size(state->group) == 1) b->whole = b->weight;
+        return TT_OK;
+    }
+    b->whole = (char *)tt_commons_weights(state->commons) + *at;
+    b->weight = (char *)b->whole + bytes * tt_group_rank(state->group);
+    *at += bytes * tt_group_size(state->group);
+    return TT_OK;
+}
+
+static tt_status place_all(tt_shards *s)
+{
+    int64_t at[2] = {0, 0};
+    for (int u = 0; u < s->params->num_units; u++)
+        for (int f = 0; f < 2; f++) {
+            unit_state *state = &s->units[u];
+            if (state->flats[f].layout.shard == 0) continue;
+            TT_TRY(place(s, state, &state->flats[f], &at[state->commons && state->commons == s->commons[1]]));
+        }
     return TT_OK;
 }
 
@@ -157,8 +235,11 @@ static tt_status create(const tt_params *params, const tt_mesh *mesh, tt_precisi
     s->offset = calloc((size_t)params->num + 1, sizeof *s->offset);
     if (!s->units || !s->offset) status = tt_error_set(TT_ENOMEM, "out of memory for the shard table");
     for (int u = 0; u < params->num_units && s->units; u++) s->units[u].group = group_of(mesh, &params->units[u]);
-    for (int i = 0; i < num && status == TT_OK; i++) status = create_unit(s, units ? units[i] : i);
+    for (int i = 0; i < num && status == TT_OK; i++) status = lay_out(s, units ? units[i] : i);
     if (status == TT_OK) status = create_pieces(s);
+    status = tt_agree(mesh->world, "create-shards", status);
+    if (status == TT_OK) status = share(s);
+    if (status == TT_OK) status = place_all(s);
     if (status != TT_OK) tt_shards_destroy(&s);
     *out = s;
     return status;
@@ -202,11 +283,16 @@ void tt_shards_destroy(tt_shards **s)
             flat *b = &(*s)->units[u].flats[f];
             /* A transfer in flight writes into memory that is about to go. */
             if (b->request) tt_request_end(&b->request);
-            tt_free(b->weight);
+            if (!(*s)->units[u].commons || !in_place(b)) tt_free(b->weight);
             tt_free(b->gradient);
             tt_free(b->moment[0]);
             tt_free(b->moment[1]);
         }
+    for (int u = 0; (*s)->units && u < (*s)->params->num_units; u++) {
+        tt_meeting_free(&(*s)->units[u].written);
+        tt_meeting_free(&(*s)->units[u].added);
+    }
+    for (int i = 0; i < 2; i++) tt_commons_destroy(&(*s)->commons[i]);
     for (int i = 0; i < (*s)->num_buffers; i++) tt_free((*s)->buffers[i].base);
     free((*s)->buffers);
     free((*s)->units);
@@ -231,6 +317,11 @@ tt_precision tt_shards_precision(const tt_shards *s)
     return s->precision;
 }
 
+bool tt_shards_are_shared(const tt_shards *s)
+{
+    return s->commons[0] != NULL;
+}
+
 const tt_piece *tt_shards_pieces(const tt_shards *s, int64_t *num)
 {
     *num = s->num_pieces;
@@ -239,7 +330,10 @@ const tt_piece *tt_shards_pieces(const tt_shards *s, int64_t *num)
 
 tt_shard_bytes tt_shards_bytes(const tt_shards *s)
 {
-    return s->bytes;
+    tt_shard_bytes bytes = s->bytes;
+    for (int i = 0; i < 2; i++)
+        if (s->commons[i]) bytes.shared += tt_commons_bytes(s->commons[i]);
+    return bytes;
 }
 
 tt_mat tt_shards_view(const tt_shards *s, const tt_piece *piece, tt_shard_part part)
@@ -264,22 +358,26 @@ void tt_shards_zero_gradients(tt_shards *s, tt_kernel *k)
 
 /* --- units in use -------------------------------------------------------------------------------------------- */
 
+static bool is_empty(const unit_state *state)
+{
+    return state->flats[0].layout.shard == 0 && state->flats[1].layout.shard == 0;
+}
+
 static tt_status begin_flat(tt_shards *s, tt_kernel *k, unit_state *state, flat *b)
 {
     int size = tt_group_size(state->group);
-    if (b->layout.shard == 0) return TT_OK;
-    if (size == 1 && b->resident == b->compute) {
-        b->copy = b->weight;
-        return TT_OK;
-    }
+    b->copy = b->whole;
+    if (b->layout.shard == 0 || b->whole) return TT_OK;
     TT_PHASE(k->profile, GATHER);
-    size_t bytes = (size_t)b->layout.shard * tt_dtype_size(b->compute);
-    TT_TRY(take(s, bytes * (size_t)size, &b->copy));
-    char *mine = (char *)b->copy + bytes * (size_t)tt_group_rank(state->group);
+    int64_t bytes = flat_bytes(b, b->compute);
+    TT_TRY(state->commons ? tt_commons_take(state->commons, "gather-unit", bytes * size, &b->copy)
+                          : take(s, (size_t)(bytes * size), &b->copy));
+    if (state->commons) use(s, bytes);
+    char *mine = (char *)b->copy + bytes * tt_group_rank(state->group);
     k->ops->copy(k, tt_mat_of(b->weight, b->resident, 1, b->layout.shard),
                  tt_mat_of(mine, b->compute, 1, b->layout.shard));
-    if (size == 1) return TT_OK;
-    return tt_allgather_begin(state->group, "gather-unit", mine, b->copy, bytes, &b->request);
+    if (size == 1 || state->commons) return TT_OK;
+    return tt_allgather_begin(state->group, "gather-unit", mine, b->copy, (size_t)bytes, &b->request);
 }
 
 tt_status tt_unit_prefetch(tt_shards *s, tt_kernel *k, int unit)
@@ -288,13 +386,15 @@ tt_status tt_unit_prefetch(tt_shards *s, tt_kernel *k, int unit)
     if (state->users > 0 || state->in_flight) return TT_OK;
     state->in_flight = true;
     for (int f = 0; f < 2; f++) TT_TRY(begin_flat(s, k, state, &state->flats[f]));
-    return TT_OK;
+    if (!state->commons || is_empty(state)) return TT_OK;
+    return tt_meeting_begin(state->commons, "gather-unit", &state->written);
 }
 
 tt_status tt_unit_gather(tt_shards *s, tt_kernel *k, int unit)
 {
     unit_state *state = &s->units[unit];
     TT_TRY(tt_unit_prefetch(s, k, unit));
+    if (state->in_flight && state->commons) TT_TRY(tt_meeting_end(state->commons, &state->written));
     for (int f = 0; f < 2 && state->in_flight; f++)
         if (state->flats[f].request) TT_TRY(tt_request_end(&state->flats[f].request));
     state->in_flight = false;
@@ -309,7 +409,14 @@ void tt_unit_release(tt_shards *s, int unit)
     if (--state->users > 0) return;
     for (int f = 0; f < 2; f++) {
         flat *b = &state->flats[f];
-        if (b->copy && b->copy != b->weight) give(s, b->copy);
+        if (b->copy && b->copy != b->whole) {
+            if (state->commons) {
+                tt_commons_give(state->commons, b->copy);
+                use(s, -flat_bytes(b, b->compute));
+            } else {
+                give(s, b->copy);
+            }
+        }
         b->copy = NULL;
     }
 }
@@ -329,22 +436,47 @@ tt_weight tt_unit_weight(const tt_shards *s, int64_t param)
     return (tt_weight){.w = view(s, param, b->copy, b->compute)};
 }
 
+/* Elements of a full gradient. */
+static int64_t full_count(const unit_state *state, const flat *b)
+{
+    return b->layout.shard * tt_group_size(state->group);
+}
+
+static tt_status take_full(tt_shards *s, unit_state *state, flat *b)
+{
+    int64_t bytes = full_count(state, b) * (int64_t)tt_dtype_size(s->precision.real);
+    if (!state->commons) return take(s, (size_t)bytes, &b->full);
+    TT_TRY(tt_commons_take(state->commons, "reduce-gradient", bytes * tt_group_size(state->group), &b->fulls));
+    use(s, bytes);
+    b->full = (char *)b->fulls + bytes * tt_group_rank(state->group);
+    return TT_OK;
+}
+
+static void give_full(tt_shards *s, unit_state *state, flat *b)
+{
+    if (state->commons) {
+        tt_commons_give(state->commons, b->fulls);
+        use(s, -full_count(state, b) * (int64_t)tt_dtype_size(s->precision.real));
+    } else {
+        give(s, b->full);
+    }
+    b->full = b->fulls = NULL;
+}
+
 tt_status tt_unit_gradient_begin(tt_shards *s, tt_kernel *k, int unit)
 {
     unit_state *state = &s->units[unit];
-    int size = tt_group_size(state->group);
     for (int f = 0; f < 2; f++) {
         flat *b = &state->flats[f];
         if (!b->gradient) continue;
         TT_ASSERT(!b->full);
-        if (size == 1) {
+        if (tt_group_size(state->group) == 1) {
             b->full = b->gradient;
             continue;
         }
         TT_PHASE(k->profile, REDUCE);
-        int64_t count = b->layout.shard * size;
-        TT_TRY(take(s, (size_t)count * tt_dtype_size(s->precision.real), &b->full));
-        k->ops->zero(k, tt_mat_of(b->full, s->precision.real, 1, count));
+        TT_TRY(take_full(s, state, b));
+        k->ops->zero(k, tt_mat_of(b->full, s->precision.real, 1, full_count(state, b)));
     }
     return TT_OK;
 }
@@ -355,6 +487,21 @@ tt_mat tt_unit_gradient(const tt_shards *s, int64_t param)
     return view(s, param, s->units[p->unit].flats[p->exact].full, s->precision.real);
 }
 
+/* This rank's range of the sum over all ranks is added to its shard. */
+static tt_status reduce(const tt_shards *s, tt_kernel *k, unit_state *state, const flat *b)
+{
+    tt_group *g = state->group;
+    int64_t count = b->layout.shard;
+    bool wide = s->precision.real == TT_F64;
+    if (!state->commons)
+        return wide ? tt_reduce_scatter_f64(g, "reduce-gradient", b->full, b->gradient, count)
+                    : tt_reduce_scatter_f32(g, "reduce-gradient", b->full, b->gradient, count);
+    const char *mine = (char *)b->fulls + flat_bytes(b, s->precision.real) * tt_group_rank(g);
+    if (wide) tt_add_in_order_f64(g, (const double *)mine, full_count(state, b), b->gradient, count, k->threads);
+    else tt_add_in_order_f32(g, (const float *)mine, full_count(state, b), b->gradient, count, k->threads);
+    return TT_OK;
+}
+
 tt_status tt_unit_gradient_end(tt_shards *s, tt_kernel *k, int unit)
 {
     unit_state *state = &s->units[unit];
@@ -362,22 +509,24 @@ tt_status tt_unit_gradient_end(tt_shards *s, tt_kernel *k, int unit)
     bool experts = s->params->units[unit].kind == TT_UNIT_EXPERTS;
     double factor = experts || tt_fault(TT_FAULT_DENSE_TIMES_TP) ? 1 : 1.0 / s->mesh->tp_size;
     if (experts && tt_fault(TT_FAULT_EXPERT_TIMES_EP)) factor = s->mesh->ep_size;
+    bool alone = tt_group_size(state->group) == 1;
+    TT_PHASE(alone ? NULL : k->profile, REDUCE);
+    for (int f = 0; f < 2; f++) {
+        flat *b = &state->flats[f];
+        if (!alone && b->full && factor != 1)
+            k->ops->scale(k, factor, tt_mat_of(b->full, s->precision.real, 1, full_count(state, b)));
+    }
+    if (state->commons && (state->flats[0].full || state->flats[1].full)) {
+        TT_TRY(tt_meeting_begin(state->commons, "reduce-gradient", &state->added));
+        TT_TRY(tt_meeting_end(state->commons, &state->added));
+    }
     for (int f = 0; f < 2; f++) {
         flat *b = &state->flats[f];
         if (!b->full) continue;
-        if (b->full != b->gradient) {
-            TT_PHASE(k->profile, REDUCE);
-            int64_t count = b->layout.shard * tt_group_size(state->group);
-            if (factor != 1) k->ops->scale(k, factor, tt_mat_of(b->full, s->precision.real, 1, count));
-            tt_status status =
-                s->precision.real == TT_F64
-                    ? tt_reduce_scatter_f64(state->group, "reduce-gradient", b->full, b->gradient, b->layout.shard)
-                    : tt_reduce_scatter_f32(state->group, "reduce-gradient", b->full, b->gradient, b->layout.shard);
-            give(s, b->full);
-            b->full = NULL;
-            if (status != TT_OK) return status;
-        }
-        b->full = NULL;
+        tt_status status = alone ? TT_OK : reduce(s, k, state, b);
+        if (alone) b->full = NULL;
+        else give_full(s, state, b);
+        if (status != TT_OK) return status;
     }
     return TT_OK;
 }

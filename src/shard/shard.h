@@ -16,6 +16,11 @@
  * full, reduce-scattered in rank order into the fp32 gradient shard, and released. In a group of one whose resident and
  * compute types agree, gather gives a view of the shard and the gradient is accumulated in place: one process holds no
  * second copy.
+ *
+ * Ranks of a group that is on one host share memory (commons.h): there is one gathered copy for all, none where the types
+ * agree, and gradients are added up where they lie. Other groups send messages. The results have the same bits.
+ * Weights (TT_PART_WEIGHT) are written before a gather is begun, and behind an operation of the group that all begin after
+ * their last release: others may still read them.
  */
 #ifndef TT_SHARD_SHARD_H
 #define TT_SHARD_SHARD_H
@@ -55,7 +60,8 @@ tt_status tt_unit_layout(const tt_params *params, int unit, int group_size, int 
 
 typedef struct tt_shards tt_shards;
 
-/* tt_shards_create - shards of this rank, weights zero. params and mesh are borrowed for the shards' life. Local. */
+/* tt_shards_create - shards of this rank, weights zero. params and mesh are borrowed for the shards' life. Collective over the
+ * mesh's world, which agrees on failures up to those of memory that a rank or an efsdp group takes for itself. */
 tt_status tt_shards_create(const tt_params *params, const tt_mesh *mesh, tt_precision precision, tt_shards **out);
 /* tt_shards_create_units - of units[num] alone: the others have no elements, and gathering one of them does nothing. For
  * work on a part of a model (certify). */
@@ -68,6 +74,8 @@ void tt_shards_destroy(tt_shards **s);
 const tt_params *tt_shards_params(const tt_shards *s);
 const tt_mesh *tt_shards_mesh(const tt_shards *s);
 tt_precision tt_shards_precision(const tt_shards *s);
+/* Whether the ranks of the world share memory: then so do those of efsdp. */
+bool tt_shards_are_shared(const tt_shards *s);
 
 /* This rank's pieces in the order of the table. Borrowed. */
 const tt_piece *tt_shards_pieces(const tt_shards *s, int64_t *num);
@@ -91,16 +99,18 @@ void tt_unit_release(tt_shards *s, int unit);
 /* Views into a gathered unit: a weight as products want it ([1,n] for vectors). Borrowed until the release. */
 tt_weight tt_unit_weight(const tt_shards *s, int64_t param);
 
-/* tt_unit_gradient_begin - a zeroed full gradient for the unit, or the shard itself in a group of one. Local.
+/* tt_unit_gradient_begin - a zeroed full gradient for the unit, or the shard itself in a group of one. Collective over the
+ *                          unit's group, as all of these.
  * tt_unit_gradient - view of one parameter's part of it, real.
- * tt_unit_gradient_end - reduce-scatter into the shard and release. Collective over the unit's group. */
+ * tt_unit_gradient_end - reduce-scatter into the shard and release. */
 tt_status tt_unit_gradient_begin(tt_shards *s, tt_kernel *k, int unit);
 tt_mat tt_unit_gradient(const tt_shards *s, int64_t param);
 tt_status tt_unit_gradient_end(tt_shards *s, tt_kernel *k, int unit);
 
-/* Bytes this rank holds for good, by part, and the most it has held at one time for units in use. */
+/* Bytes this rank holds for good, by part, and the most it has held at one time for units in use. Of what ranks share each
+ * counts its part; `shared` is how much of it all that is, an equal share of what stands behind the commons. */
 typedef struct tt_shard_bytes {
-    int64_t weights, gradients, moments, units_peak;
+    int64_t weights, gradients, moments, units_peak, shared;
 } tt_shard_bytes;
 tt_shard_bytes tt_shards_bytes(const tt_shards *s);
 

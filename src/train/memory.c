@@ -38,7 +38,9 @@ static tt_status measure_unit(const tt_model_table *t, int unit, const tt_memory
         out->weights += n * size_of(resident);
         out->gradients += gradient;
         out->moments += s->train && s->moments ? 2 * n * size_of(moments) : 0;
-        if (group > 1 || resident != compute) out->copy += n * group * size_of(compute);
+        bool seen = group > 1 && s->shared; /* shards in place, or one copy that each rank fills its part of */
+        if (resident != compute) out->copy += n * (seen ? 1 : group) * size_of(compute);
+        else if (group > 1 && !seen) out->copy += n * group * size_of(compute);
         if (group > 1) out->full += gradient * group;
     }
     return TT_OK;

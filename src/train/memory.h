@@ -3,6 +3,7 @@
  * The terms that live for the whole run are exact. Those of a micro-step follow the grants of src/model term by term, for
  * T tokens on the rank and balanced routing: each rank then receives T min(K, ep) rows and T K pairs
  * (alltoall; the buffers that ranks of a shared batch or of an allgather take besides are not in the plan).
+ * Of what the ranks of a host share each counts an equal part, so that the sum over ranks is what the host needs.
  */
 #ifndef TT_TRAIN_MEMORY_H
 #define TT_TRAIN_MEMORY_H
@@ -16,6 +17,7 @@ typedef struct tt_memory_shape {
     tt_precision precision;
     bool train, moments, recompute;
     int64_t kept_layers; /* with recompute (model/model.h) */
+    bool shared;         /* all ranks are on one host and share memory: tt_shards_are_shared */
     int64_t tokens;      /* of one micro-step on the rank */
     int64_t targets;     /* of them supervised, at most tokens */
     int64_t loss_chunk;

@@ -48,6 +48,7 @@ typedef struct job {
     tt_profiler profiler;
     int64_t most_tokens;   /* of this rank's micro-steps so far, -1 before the first */
     tt_sft_report *report;
+    int64_t shared_before; /* resident bytes of memory that processes share, before the model was opened */
 } job;
 
 /* --- stopping early ------------------------------------------------------------------------------------------------ */
@@ -414,6 +415,7 @@ static tt_status plan_memory(job *j, const tt_batch *b)
         .moments = j->config->optim != TT_OPTIMIZER_SGD,
         .recompute = j->engine.model.recompute,
         .kept_layers = j->engine.model.kept_layers,
+        .shared = tt_shards_are_shared(j->engine.shards),
         .tokens = b->T,
         .targets = b->num_targets,
         .loss_chunk = j->engine.model.loss_chunk,
@@ -521,11 +523,26 @@ static int64_t resident_bytes(void)
     return pages * sysconf(_SC_PAGESIZE);
 }
 
-static int64_t peak_bytes(void)
+/* Of them those in memory that processes share. */
+static int64_t resident_shared(void)
+{
+    char line[256];
+    long long kilobytes = 0;
+    FILE *f = fopen("/proc/self/status", "r");
+    if (!f) return 0;
+    while (fgets(line, sizeof line, f) && sscanf(line, "RssShmem: %lld", &kilobytes) != 1) {}
+    fclose(f);
+    return kilobytes * 1024;
+}
+
+/* Most that was resident. What ranks share is resident in each that has touched it: each counts the part that it provides. */
+static int64_t peak_bytes(const job *j)
 {
     struct rusage u;
     getrusage(RUSAGE_SELF, &u);
-    return (int64_t)u.ru_maxrss * 1024;
+    int64_t provided = j->engine.shards ? tt_shards_bytes(j->engine.shards).shared : 0;
+    int64_t of_others = resident_shared() - j->shared_before - provided;
+    return (int64_t)u.ru_maxrss * 1024 - (provided > 0 ? tt_max_i64(of_others, 0) : 0);
 }
 
 static void announce(const job *j)
@@ -580,6 +597,7 @@ static tt_status set_up(job *j)
     TT_TRY(tt_agree(tt_comm_world(j->comm), "resume", check_resumed(j)));
     if (j->report->stopped) return TT_OK;
     j->report->resident_before = resident_bytes();
+    j->shared_before = resident_shared();
     TT_TRY(end_phase(j, "statistics", open_model(j)));
     if (j->report->stopped) return TT_OK;
     TT_TRY(tt_agree(tt_comm_world(j->comm), "output", begin_output(j)));
@@ -597,7 +615,7 @@ tt_status tt_sft(tt_comm *comm, const tt_config *config, const tt_sft_hooks *hoo
     tt_status status = set_up(&j);
     if (status == TT_OK && j.last_step > 0) status = train(&j);
     status = finish(&j, status);
-    report->measured = peak_bytes();
+    report->measured = peak_bytes(&j);
     close_job(&j);
     return status;
 }

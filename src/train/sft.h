@@ -34,7 +34,7 @@ typedef struct tt_sft_report {
     int64_t tokens;             /* of this process, as seconds are */
     double seconds, train_loss; /* mean of all steps' losses */
     tt_memory planned;          /* for the largest micro-step of this rank */
-    int64_t measured;           /* peak resident bytes of this process */
+    int64_t measured;           /* peak resident bytes of this process; of memory that ranks share only its own part */
     int64_t resident_before;    /* resident bytes before the model was opened */
     int64_t resumed;            /* step that the run went on from; 0: it began anew */
     int64_t checkpoint;         /* step of the newest checkpoint that it wrote; 0: none */

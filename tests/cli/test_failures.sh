@@ -77,6 +77,7 @@ else
   fails load load kill 0
   fails forward dispatch-tokens error 3
   fails forward gather-unit segv 1
+  fails backward gather-unit stop 3
   fails forward dispatch-tokens stop 2
   fails backward dispatch-gradients kill 2
   fails backward reduce-gradient assert 0
@@ -89,6 +90,13 @@ else
   fails save save-publish kill 1
   fails save save-write spin 3
 fi
+# Of memory that ranks share each provides a part; what one cannot is the failure of all before anything is computed.
+export TARTAN_FAIL=3:load:grow-shared:memory
+run 4 sft "${sft_options[@]}" --ep_size 2
+unset TARTAN_FAIL
+why="$(grep -c '^tartan: error: ' <<<"$output") messages"
+[ $status = 1 ] && [ "$why" = '1 messages' ] && said 'error: rank 3: no memory, on purpose' && [ ! -e "$tmp/out/model.safetensors" ]
+ok $? 'a rank without memory to share'
 # Hosts may have configurations of their own.
 job=("$tartan" sft "${sft_options[@]}")
 timeout --kill-after=5 60 "$mpirun" -n 1 "${job[@]}" : -n 1 "${job[@]}" --learning_rate 0.1 >"$tmp/said" 2>&1 </dev/null

@@ -34,6 +34,28 @@ cmp "$tmp/here/model.safetensors" "$tmp/results/out/model.safetensors"
 ok $? 'the same bits as on one host'
 rm -rf "$tmp/results/out"
 
+# Ranks 0 and 2 on one host, 1 and 3 on the other: pairs that own the same experts share memory, the world sends messages.
+sent() { # sent FOLDER: bytes of gathered weights in its last record
+  tail -n 2 "$1/metrics.jsonl" | grep -o '"gather-unit": *[0-9]*' | grep -o '[0-9]*$' | tail -n 1
+}
+mixed=(--ep_size 2 --max_steps 2 --logging_steps 1)
+OMPI_MCA_rmaps_base_mapping_policy=node hosts_run 2 sft "${options[@]}" "${mixed[@]}"
+[ $status = 0 ] && mixed_bytes=$(sent "$tmp/results/out")
+ok $? 'some ranks share memory, some do not'
+run 4 sft "${options[@]}" "${mixed[@]}" --output_dir "$tmp/shared"
+shared_bytes=$(sent "$tmp/shared")
+export TARTAN_SHARED=0
+run 4 sft "${options[@]}" "${mixed[@]}" --output_dir "$tmp/messages"
+unset TARTAN_SHARED
+message_bytes=$(sent "$tmp/messages")
+why="$shared_bytes, $mixed_bytes and $message_bytes bytes of gathered weights"
+[ "$shared_bytes" -lt 1000 ] && [ "$mixed_bytes" -gt $((message_bytes / 20)) ] && [ "$mixed_bytes" -lt "$message_bytes" ]
+ok $? 'what is shared is not sent'
+cmp "$tmp/shared/model.safetensors" "$tmp/results/out/model.safetensors" &&
+  cmp "$tmp/shared/model.safetensors" "$tmp/messages/model.safetensors"
+ok $? 'the same bits all three ways'
+rm -rf "$tmp/results/out"
+
 check 'no model on one host' hidden model true 2 "host 'host2' (rank 1) has no '$copy/config.json'" "'host1'"
 check 'another model on one host' hidden model "cp $PWD/$model/* . && sed -i s/10000.0/20000.0/ config.json" 1 \
   "'config.json' has other contents on host 'host2' (rank 1) than on host 'host1' (rank 0)"

@@ -182,6 +182,7 @@ typedef struct unit_job {
     int ep;
     tt_precision precision;
     tt_shard_bytes bytes; /* of rank 0 */
+    bool shared;          /* its ranks share memory */
 } unit_job;
 
 typedef struct rank_state {
@@ -355,6 +356,41 @@ static tt_status use_shards(const rank_state *r)
     return TT_OK;
 }
 
+/* What one gather and one reduction of a unit send: this rank's shard, and the others' shards of its gradient, to each; or one
+ * byte each, where they are shared. A buffer that was just given back costs another byte. */
+static tt_status count_unit(const rank_state *r, int unit)
+{
+    static const char *const names[] = {"gather-unit", "reduce-gradient"};
+    const tt_params *params = r->job->params;
+    bool experts = params->units[unit].kind == TT_UNIT_EXPERTS, shared = tt_shards_are_shared(r->shards);
+    int64_t offset[64], sent[2], size = tt_group_size(experts ? r->mesh->efsdp : r->mesh->world), expected[2] = {0};
+    tt_flat_layout flats[2];
+    TT_TRY(tt_unit_layout(params, unit, (int)size, r->mesh->ep_size, r->mesh->ep_rank, offset, flats));
+    for (int f = 0; f < 2; f++) {
+        tt_dtype real = r->job->precision.real;
+        expected[0] += (size - 1) * flats[f].shard * (int64_t)tt_dtype_size(f ? real : r->job->precision.compute);
+        expected[1] += (size - 1) * flats[f].shard * (int64_t)tt_dtype_size(real);
+    }
+    for (int i = 0; i < 2; i++) sent[i] = -tt_comm_bytes_sent(r->mesh->comm, names[i]);
+    TT_TRY(tt_unit_gather(r->shards, r->kernel, unit));
+    TT_TRY(tt_unit_gradient_begin(r->shards, r->kernel, unit));
+    TT_TRY(tt_unit_gradient_end(r->shards, r->kernel, unit));
+    tt_unit_release(r->shards, unit);
+    for (int i = 0; i < 2; i++) {
+        sent[i] += tt_comm_bytes_sent(r->mesh->comm, names[i]);
+        int64_t most = shared ? 2 * (size - 1) : expected[i], least = shared ? size - 1 : expected[i];
+        TT_CHECK(sent[i] >= least && sent[i] <= most, TT_EVERDICT, "rank %d: %s of unit %d sends %lld bytes, expected %lld to %lld",
+                 r->mesh->rank, names[i], unit, (long long)sent[i], (long long)least, (long long)most);
+    }
+    return TT_OK;
+}
+
+static tt_status check_traffic(const rank_state *r)
+{
+    for (int u = 0; u < r->job->params->num_units; u++) TT_TRY(count_unit(r, u));
+    return TT_OK;
+}
+
 static tt_status unit_main(tt_comm *comm, void *arg)
 {
     unit_job *j = arg;
@@ -366,7 +402,8 @@ static tt_status unit_main(tt_comm *comm, void *arg)
     if (status == TT_OK) status = tt_shards_create(j->params, r.mesh, j->precision, &r.shards);
     if (status == TT_OK) status = tt_shards_train(r.shards, true);
     if (status == TT_OK) status = use_shards(&r);
-    if (status == TT_OK && r.mesh->rank == 0) j->bytes = tt_shards_bytes(r.shards);
+    if (status == TT_OK) status = check_traffic(&r);
+    if (status == TT_OK && r.mesh->rank == 0) j->bytes = tt_shards_bytes(r.shards), j->shared = tt_shards_are_shared(r.shards);
     tt_shards_destroy(&r.shards);
     tt_kernel_destroy(&r.kernel);
     tt_mesh_destroy(&r.mesh);
@@ -383,20 +420,23 @@ static void whole_units_come_and_go(void **state)
                                               {TT_F64, TT_F64, TT_F64, TT_F64}};
     tt_params params;
     make_params(&params, 7);
-    for (size_t i = 0; i < sizeof precisions / sizeof *precisions; i++)
+    for (size_t i = 0; i < 2 * (sizeof precisions / sizeof *precisions); i++)
         for (int world = 1; world <= 8; world++)
             for (int ep = 1; ep <= world && ep <= 7; ep++) {
                 if (world % ep) continue;
-                unit_job j = {.params = &params, .ep = ep, .precision = precisions[i]};
+                const tt_precision *p = &precisions[i / 2];
+                unit_job j = {.params = &params, .ep = ep, .precision = *p};
+                setenv("TARTAN_SHARED", i % 2 ? "0" : "1", 1);
                 tt_status status = tt_comm_run_threads(world, unit_main, &j);
                 if (status != TT_OK)
-                    fail_msg("world %d, ep %d, %s held, %s gathered: %s", world, ep,
-                             tt_dtype_name(precisions[i].resident), tt_dtype_name(precisions[i].compute),
-                             tt_error_text());
+                    fail_msg("world %d, ep %d, %s held, %s gathered, %s: %s", world, ep, tt_dtype_name(p->resident),
+                             tt_dtype_name(p->compute), i % 2 ? "in messages" : "shared", tt_error_text());
+                assert_int_equal(j.shared, world > 1 && i % 2 == 0);
                 /* One process whose types agree holds no second copy; others share what they hold. */
-                bool one = world == 1 && precisions[i].resident == precisions[i].compute;
+                bool one = world == 1 && p->resident == p->compute;
                 assert_int_equal(j.bytes.units_peak == 0, one);
             }
+    unsetenv("TARTAN_SHARED");
     tt_params_free(&params);
 }
 

@@ -274,10 +274,15 @@ static tt_status rank_main(tt_comm *comm, void *arg)
 tt_status trial_on_mesh(const trial_run *run, tt_status (*body)(tt_engine *e, void *arg), void *arg)
 {
     job j = {run, body, arg};
+    bool given = getenv("TARTAN_SHARED") != NULL;
+    size_t turn = (size_t)(run->mesh.world + run->mesh.ep + run->mesh.tp + (int)run->mesh.dispatch) + strlen(run->model->name);
+    if (!given) setenv("TARTAN_SHARED", turn % 2 == run->otherwise ? "0" : "1", 1);
     /* Each world allocates megabytes of which it touches little. glibc would soon take them from its heap and clear them,
      * which is most of the time that a world of tiny models lives. */
     mallopt(M_MMAP_THRESHOLD, 1 << 18);
-    return tt_comm_run_threads(run->mesh.world, rank_main, &j);
+    tt_status status = tt_comm_run_threads(run->mesh.world, rank_main, &j);
+    if (!given) unsetenv("TARTAN_SHARED");
+    return status;
 }
 
 /* --- batches ------------------------------------------------------------------------------------------------- */

@@ -88,10 +88,13 @@ typedef struct trial_run {
     int64_t loss_chunk;
     int64_t booked;
     int threads;
+    bool otherwise;     /* see trial_on_mesh */
     const char *folder; /* load from there instead of initialising; no edits */
 } trial_run;
 
-/* Runs body on every rank, with the model, gradients and moments. */
+/* Runs body on every rank, with the model, gradients and moments. By turns of meshes and models the ranks share memory or send
+ * messages (tt_shared_possible), and `otherwise` the other way; the results have the same bits. TARTAN_SHARED in the
+ * environment decides for all. */
 tt_status trial_on_mesh(const trial_run *run, tt_status (*body)(tt_engine *e, void *arg), void *arg);
 
 /* --- batches ------------------------------------------------------------------------------------------------- */
