@@ -84,10 +84,11 @@ Debug::NoLocking "true";
 END
   export APT_CONFIG=$folder/apt/conf
   apt-get update -qq
-  # What the -dev packages depend on, by apt's own word; libc and its like come along.
+  # Of what the -dev packages depend on: the libraries, and what they need to run. The compiler brings a libc to link with.
   local packages=(libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libyaml-dev libdnnl-dev libcmocka-dev)
+  local wanted='^(lib(jansson|pcre2|utf8proc|xxhash|yaml|dnnl|cmocka)[a-z0-9-]*|libc6|libgcc-s1|libgomp1|libstdc\+\+6)$'
   (cd "$folder/debs" && apt-get download -qq $(apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts \
-    --no-breaks --no-replaces --no-enhances "${packages[@]}" | grep -E '^[a-z]' | sort -u))
+    --no-breaks --no-replaces --no-enhances "${packages[@]}" | grep -E "$wanted" | sort -u))
   local deb
   for deb in "$folder"/debs/*.deb; do dpkg-deb -x "$deb" "$folder"; done
   unset APT_CONFIG
