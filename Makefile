@@ -107,11 +107,11 @@ $(BUILD)/examples/%: $(BUILD)/obj/examples/%.o $(LIB)
 	$(Q)$(CC) $(TT_CFLAGS) $^ -o $@ $(TT_LIBS)
 
 .SECONDARY:
--include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+-include $(shell find $(BUILD) -name '*.d' -type f 2>/dev/null)
 
 # --- what people type ---------------------------------------------------------------------------------------------
 # The set-up may install mpicc and pkg-config, which this file asks when it is read: the work is done by a second make.
-.PHONY: test test-full demo check layers mpich asan fuzz bench format clean help
+.PHONY: test test-full demo check layers objects portable mpich asan fuzz bench format clean help
 ## make             build the program and the library
 ## make demo        install what is missing, train a small model on two ranks, let it answer
 ## make test        install what is missing, run every test
@@ -130,10 +130,15 @@ run-demo: all
 .PHONY: run-test run-test-full run-demo
 
 ## make check       run the tests without installing anything; ONLY="data model" for some folders
-check: all tests examples layers
+check: all tests examples layers objects
 	@BUILD=$(BUILD) tests/run.sh $(ONLY)
 layers:
 	@tools/check-layers.sh
+objects: $(LIB)
+	@BUILD=$(BUILD) CC=$(CC) tools/check_portable.sh objects
+## make portable    whether it runs elsewhere: no stray instructions, an old x86-64, clang, 64-bit Arm (emulated; minutes)
+portable: all
+	@BUILD=$(BUILD) CC=$(CC) tools/check_portable.sh
 ## make mpich       the tests that start MPI processes, with MPICH where it stands beside another MPI
 mpich:
 	@if command -v mpicc.mpich >/dev/null && command -v mpirun.mpich >/dev/null; then \

@@ -28,6 +28,11 @@ traffic() {
 }
 
 check 'one process' certified 0
+for isa in base avx2 avx512; do # a cap above what the machine has caps nothing
+  export TARTAN_ISA=$isa
+  check "one process, instructions of $isa" certified 0
+done
+unset TARTAN_ISA
 check 'one process, a batch' certified 0 --batch $fixture/batch.json --save_outputs "$tmp/one.safetensors"
 check 'the loss of the reference' reference_loss
 runs 'the outputs are a safetensors file' 0 inspect "$tmp/one.safetensors" --tensors

@@ -2,7 +2,7 @@
  * has, with operands in F32 and BF16, on sizes around the pieces that it works in, with one and several
  * threads. Cases: tests/support/kernel_cases.c, and larger ones of the same kinds below. */
 #include "support/test.h"
-#include "support/kernel_cases.h"
+#include "support/kernel_levels.h"
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/element.h"
@@ -13,34 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The last is avx512 with products of BF16 by pairs, also where the backend would not choose them. */
-static const char *const isas[] = {"base", "avx2", "avx512", "avx512"};
-static const char *const level_names[] = {"base", "avx2", "avx512", "avx512 with pairs"};
-enum { PAIRS = 3 };
-
-/* The cap that the environment sets for a run of all tests, as contexts are created under it. */
-static void cap(const char *isa)
-{
-    assert_int_equal(setenv("TARTAN_ISA", isa, 1), 0);
-}
-
-/* Instruction sets up to the machine's own: a cap above it gives what a lower one gave. */
-static int num_isas(void)
-{
-    tt_kernel *k;
-    assert_int_equal(unsetenv("TARTAN_ISA"), 0);
-    assert_ok(tt_kernel_create(&tt_ops_cpu, 1, &k));
-    const tt_cpu *cpu = k->state;
-    int num = cpu->has_pairs ? PAIRS + 1 : (int)cpu->isa + 1;
-    tt_kernel_destroy(&k);
-    return num;
-}
-
 /* Cases of the common list in sizes that fill tiles of 14 x 32, 6 x 16 and 6 x 8, depths of 256, blocks of
  * 56, 128 and 8192, and that are worth several threads. */
 typedef struct larger {
     const char *like;
-    int64_t size[6];
+    int64_t size[8];
     int64_t terms;
 } larger;
 
@@ -96,37 +73,22 @@ static kernel_case case_of(int i)
     return made;
 }
 
-static kernel_rig *rig_of(const kernel_case *c, int level, tt_dtype type, int threads)
-{
-    cap(isas[level]);
-    kernel_rig *r = kernel_rig_create(c, &tt_ops_cpu, type, threads);
-    ((tt_cpu *)r->k->state)->pairs = level == PAIRS;
-    return r;
-}
-
-static void run(kernel_rig *r)
-{
-    kernel_rig_forward(r);
-    if (r->c->backward) kernel_rig_backward(r);
-    kernel_rig_check_guards(r);
-}
-
 /* --- against the reference ----------------------------------------------------------------------- */
 
 static void every_op_matches_the_reference(void **state)
 {
     (void)state;
     static const tt_dtype types[] = {TT_F32, TT_BF16};
-    int levels = num_isas();
+    int levels = kernel_num_levels();
     for (int i = 0; i < num_kernel_cases + NUM_LARGER; i++)
         for (int t = 0; t < 2; t++) {
             kernel_case c = case_of(i);
             kernel_rig *expected = kernel_rig_create(&c, &tt_ops_ref, types[t], 1);
-            run(expected);
+            kernel_rig_run(expected);
             for (int level = 0; level < levels; level++) {
-                kernel_rig *got = rig_of(&c, level, types[t], 1 + level % 3);
-                run(got);
-                kernel_rig_compare(got, expected, level_names[level]);
+                kernel_rig *got = kernel_level_rig(&c, level, types[t], 1 + level % 3);
+                kernel_rig_run(got);
+                kernel_rig_compare(got, expected, kernel_level_name(level));
                 kernel_rig_destroy(&got);
             }
             kernel_rig_destroy(&expected);
@@ -142,21 +104,21 @@ static void every_op_matches_the_reference(void **state)
 static void bits_are_those_of_one_thread(void **state)
 {
     (void)state;
-    int level = num_isas() - 1;
+    int level = kernel_num_levels() - 1;
     for (int i = num_kernel_cases; i < num_kernel_cases + NUM_LARGER; i++) {
         kernel_case c = case_of(i);
         bool attention = strncmp(c.name, "attention", 9) == 0;
-        kernel_rig *first = rig_of(&c, level, TT_BF16, 1);
-        kernel_rig *again = rig_of(&c, level, TT_BF16, 1);
+        kernel_rig *first = kernel_level_rig(&c, level, TT_BF16, 1);
+        kernel_rig *again = kernel_level_rig(&c, level, TT_BF16, 1);
         int threads[] = {1, 2, 3, 3};
-        run(first);
+        kernel_rig_run(first);
         for (int n = 0; n < 4; n++) {
             again->k->threads = threads[n];
-            run(again);
+            kernel_rig_run(again);
             for (int o = 0; o < again->num_out; o++) kernel_same_bits(again->out[o], first->out[o], &c, "output");
             if (attention && n > 0 && threads[n] != threads[n - 1]) {
                 first->k->threads = threads[n];
-                run(first);
+                kernel_rig_run(first);
             }
             for (int o = 0; o < again->num_in; o++)
                 if (again->din[o].data) kernel_same_bits(again->din[o], first->din[o], &c, "gradient");
@@ -171,7 +133,7 @@ static void bits_are_those_of_one_thread(void **state)
 static kernel_rig *rig(int level, int threads)
 {
     static const kernel_case none = {.name = "products"};
-    return rig_of(&none, level, TT_BF16, threads);
+    return kernel_level_rig(&none, level, TT_BF16, threads);
 }
 
 /* Few rows or many: an element is the same chain of multiply-adds. */
@@ -179,7 +141,7 @@ static void position_changes_no_bit(void **state)
 {
     (void)state;
     static const int64_t shapes[][3] = {{1, 1, 1}, {40, 300, 70}, {230, 257, 65}, {5, 16, 32}};
-    int levels = num_isas();
+    int levels = kernel_num_levels();
     for (int level = 0; level < levels; level++)
         for (int s = 0; s < 4; s++)
             for (int t = 0; t < 2; t++) {
@@ -209,7 +171,7 @@ static void small_integers_are_exact(void **state)
 {
     (void)state;
     enum { T = 61, K = 300, N = 45 };
-    int levels = num_isas();
+    int levels = kernel_num_levels();
     for (int level = 0; level < levels; level++) {
         kernel_rig *r = rig(level, 3);
         tt_mat x = kernel_rig_mat(r, TT_BF16, T, K, true), w = kernel_rig_mat(r, TT_BF16, N, K, true);
@@ -241,7 +203,7 @@ static void exp_is_accurate(void **state)
 {
     (void)state;
     enum { N = 40001 };
-    int levels = num_isas();
+    int levels = kernel_num_levels();
     for (int level = 0; level < levels; level++) {
         kernel_rig *r = rig(level, 1);
         tt_mat a = kernel_rig_mat(r, TT_F32, 1, N, false), one = kernel_rig_mat(r, TT_F32, 1, N, false);
@@ -267,7 +229,7 @@ static void stochastic_rounding_is_the_common_rule(void **state)
 {
     (void)state;
     enum { N = 20003 };
-    int levels = num_isas();
+    int levels = kernel_num_levels();
     for (int level = 0; level < levels; level++)
         for (int64_t first = 0; first < 6; first++) {
             kernel_rig *r = rig(level, 3);
@@ -296,7 +258,7 @@ static void moments_are_rounded_by_the_common_rule(void **state)
 {
     (void)state;
     enum { N = 9001 };
-    int levels = num_isas();
+    int levels = kernel_num_levels();
     for (int level = 0; level < levels; level++)
         for (int64_t first = 0; first < 6; first++) {
             kernel_rig *r = rig(level, 3);
@@ -329,10 +291,10 @@ static void unknown_instruction_sets_are_refused(void **state)
 {
     (void)state;
     tt_kernel *k;
-    cap("avx1024");
+    kernel_cap("avx1024");
     assert_error(tt_kernel_create(&tt_ops_cpu, 1, &k), TT_ECONFIG, "avx1024");
     assert_null(k);
-    cap("avx2");
+    kernel_cap("avx2");
     assert_ok(tt_kernel_create(&tt_ops_cpu, 1, &k));
     assert_true(((const tt_cpu *)k->state)->isa <= TT_CPU_AVX2);
     assert_string_equal(k->ops->name, "cpu");

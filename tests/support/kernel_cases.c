@@ -215,7 +215,13 @@ static tt_mat empty(kernel_rig *r, tt_dtype type, int64_t rows, int64_t cols)
     return kernel_rig_mat(r, type, rows, cols, true);
 }
 
-/* --- products: T, K, N (grouped: rows, K, N, groups) ------------------------------------------------------------ */
+/* The type of results. */
+static tt_dtype result(const kernel_rig *r)
+{
+    return has(r, CASE_NARROW) ? r->compute : r->real;
+}
+
+/* --- products: T, K, N (grouped: rows, K, N, groups, who has the rows) ------------------------------------------ */
 
 static void linear_build(kernel_rig *r)
 {
@@ -224,10 +230,10 @@ static void linear_build(kernel_rig *r)
     r->in[1] = normal(r, r->compute, N, K);
     r->in[2] = has(r, CASE_BIAS) ? normal(r, r->real, 1, N) : (tt_mat){0};
     r->num_in = has(r, CASE_BIAS) ? 3 : 2;
-    r->out[0] = empty(r, r->real, T, N);
+    r->out[0] = empty(r, result(r), T, N);
     r->dout[0] = normal(r, r->compute, T, N);
     r->num_out = 1;
-    r->din[0] = empty(r, r->real, T, K);
+    r->din[0] = empty(r, result(r), T, K);
     r->din[1] = empty(r, r->real, N, K);
     r->base[0] = has(r, CASE_ACCUMULATE) ? 1 : 0;
     r->base[1] = 1;
@@ -249,16 +255,27 @@ static void linear_backward(kernel_rig *r)
     if (has(r, CASE_BIAS)) r->k->ops->bias_db(r->k, r->dout[0], r->din[2]);
 }
 
+/* Where the rows of group g end, which begin at `begin`; the last groups without rows get the rest. */
+static int64_t group_end(int64_t who, int64_t P, int64_t G, int64_t g, int64_t begin)
+{
+    switch (who) {
+    case 1: return g < G / 2 ? 0 : P;                            /* one group has all */
+    case 2: return tt_min_i64(begin + 1, P);                     /* one row each, the last of them the rest */
+    case 3: return begin + (P - begin + 1) / 2;                  /* half of what is left, and so on */
+    default: return g % 3 == 0 ? begin : tt_max_i64(begin, P * (g + 1) / G); /* the first and every third are empty */
+    }
+}
+
 static void grouped_build(kernel_rig *r)
 {
     int64_t P = r->c->size[0], K = r->c->size[1], N = r->c->size[2], G = r->c->size[3];
     r->in[0] = normal(r, r->compute, P, K);
     r->in[1] = normal(r, r->compute, G * N, K);
     r->num_in = 2;
-    r->out[0] = empty(r, r->real, P, N);
+    r->out[0] = empty(r, result(r), P, N);
     r->dout[0] = normal(r, r->compute, P, N);
     r->num_out = 1;
-    r->din[0] = empty(r, r->real, P, K);
+    r->din[0] = empty(r, result(r), P, K);
     r->din[1] = empty(r, r->real, G * N, K);
     r->base[0] = has(r, CASE_ACCUMULATE) ? 1 : 0;
     r->base[1] = 1;
@@ -268,8 +285,7 @@ static void grouped_build(kernel_rig *r)
     for (int64_t g = 0; g < G; g++) {
         r->weights[g].w = tt_mat_rows(r->in[1], g * N, (g + 1) * N);
         r->views[g] = tt_mat_rows(r->din[1], g * N, (g + 1) * N);
-        /* The first, every third and, of more than three, the last group are empty. */
-        r->offset[g + 1] = g % 3 == 0 ? r->offset[g] : P * (g + 1) / G;
+        r->offset[g + 1] = group_end(r->c->size[4], P, G, g, r->offset[g]);
     }
     for (int64_t g = G; g > 0 && r->offset[g] == r->offset[G]; g--) r->offset[g] = P;
 }
@@ -294,7 +310,7 @@ static void elementwise_build(kernel_rig *r)
     r->in[0] = normal(r, r->compute, rows, n);
     r->in[1] = normal(r, r->real, rows, n);
     r->num_in = 2;
-    for (int i = 0; i < 4; i++) r->out[i] = empty(r, r->real, rows, n);
+    for (int i = 0; i < 4; i++) r->out[i] = empty(r, result(r), rows, n);
     r->num_out = 4;
 }
 
@@ -320,10 +336,10 @@ static void rmsnorm_build(kernel_rig *r)
     r->in[0] = kernel_rig_fill(r, kernel_rig_mat(r, r->real, rows, cols, !per_head), 0.3, 0.6);
     r->in[1] = kernel_rig_fill(r, empty(r, r->real, 1, n), 1, 0.2);
     r->num_in = 2;
-    r->out[0] = kernel_rig_mat(r, r->real, rows, cols, !per_head);
+    r->out[0] = kernel_rig_mat(r, result(r), rows, cols, !per_head);
     r->out[1] = kernel_rig_mat(r, r->real, norms, 1, false);
     r->num_out = 2;
-    r->dout[0] = kernel_rig_fill(r, kernel_rig_mat(r, r->real, rows, cols, !per_head), 0, 1);
+    r->dout[0] = kernel_rig_fill(r, kernel_rig_mat(r, has(r, CASE_ALIAS) ? r->real : result(r), rows, cols, !per_head), 0, 1);
     r->din[0] = kernel_rig_mat(r, r->real, rows, cols, !per_head);
     r->din[1] = empty(r, r->real, 1, n);
     r->base[0] = has(r, CASE_ACCUMULATE) ? 1 : 0;
@@ -356,14 +372,14 @@ static void rmsnorm_backward(kernel_rig *r)
 static void rope_build(kernel_rig *r)
 {
     int64_t T = r->c->size[0], cols = r->c->size[1] * r->c->size[2], half = r->c->size[3] / 2;
-    r->in[0] = normal(r, r->real, T, cols);
+    r->in[0] = normal(r, result(r), T, cols);
     r->num_in = 1;
-    r->out[0] = empty(r, r->real, T, cols);
-    r->dout[0] = normal(r, r->real, T, cols);
+    r->out[0] = empty(r, result(r), T, cols);
+    r->dout[0] = normal(r, result(r), T, cols);
     r->num_out = 3;
     r->out[1] = empty(r, r->real, T, half);
     r->out[2] = empty(r, r->real, T, half);
-    r->din[0] = empty(r, r->real, T, cols);
+    r->din[0] = empty(r, result(r), T, cols);
     r->ids = bytes((size_t)T, sizeof *r->ids);
     for (int64_t t = 0; t < T; t++) r->ids[t] = (int32_t)(t < 3 ? t * 7 : t - 3);
 }
@@ -387,12 +403,12 @@ static void rope_backward(kernel_rig *r)
 static void clamp_build(kernel_rig *r)
 {
     int64_t rows = r->c->size[0], n = r->c->size[1];
-    r->in[0] = normal(r, r->real, rows, n);
+    r->in[0] = normal(r, result(r), rows, n);
     r->num_in = 1;
-    r->out[0] = empty(r, r->real, rows, n);
-    r->dout[0] = normal(r, r->real, rows, n);
+    r->out[0] = empty(r, result(r), rows, n);
+    r->dout[0] = normal(r, result(r), rows, n);
     r->num_out = 1;
-    r->din[0] = empty(r, r->real, rows, n);
+    r->din[0] = empty(r, result(r), rows, n);
 }
 
 static void clamp_forward(kernel_rig *r)
@@ -426,9 +442,9 @@ static void swiglu_build(kernel_rig *r)
         r->din[2] = kernel_rig_mat(r, r->real, rows, 1, false);
         r->num_in = 3;
     }
-    r->out[0] = empty(r, r->real, rows, n);
+    r->out[0] = empty(r, result(r), rows, n);
     r->dout[0] = normal(r, r->real, rows, n);
-    r->out[1] = empty(r, r->real, rows, n); /* h again, from backward */
+    r->out[1] = empty(r, result(r), rows, n); /* h again, from backward */
     r->num_out = 2;
     r->din[0] = empty(r, r->compute, rows, n);
     r->din[1] = empty(r, r->compute, rows, n);
@@ -487,7 +503,7 @@ static void gather_build(kernel_rig *r)
     int64_t from = r->c->size[0], to = r->c->size[1], n = r->c->size[2], items = 0;
     r->in[0] = normal(r, r->compute, from, n);
     r->num_in = 1;
-    r->out[0] = empty(r, r->real, to, n);
+    r->out[0] = empty(r, result(r), to, n);
     r->dout[0] = normal(r, r->real, to, n);
     r->num_out = 1;
     r->din[0] = empty(r, r->real, from, n);
@@ -522,7 +538,7 @@ static void combine_build(kernel_rig *r)
     r->in[0] = normal(r, r->compute, P, n);
     r->in[1] = kernel_rig_fill(r, kernel_rig_mat(r, r->real, P, 1, false), 0.4, 0.2);
     r->num_in = 2;
-    r->out[0] = empty(r, r->real, T, n);
+    r->out[0] = empty(r, result(r), T, n);
     r->dout[0] = normal(r, r->real, T, n);
     r->num_out = 1;
     r->din[0] = empty(r, r->real, P, n);
@@ -646,7 +662,7 @@ static void balance_backward(kernel_rig *r)
     r->k->ops->balance_back(r->k, r->out[0], r->factors, 0.9, r->din[0]);
 }
 
-/* --- attention: documents of 1, 0, 5 and the remaining tokens; T, heads, kv heads, qk, v, window ---------------- */
+/* --- attention: T, heads, kv heads, qk, v, window, documents ----------------------------------------------------- */
 
 static tt_attention_shape attention_shape(const kernel_rig *r)
 {
@@ -654,28 +670,38 @@ static tt_attention_shape attention_shape(const kernel_rig *r)
     return (tt_attention_shape){n[1], n[2], n[3], n[4], 0.4, n[5]};
 }
 
+/* Lengths of documents, up to one that takes the rest. */
+static const int64_t *document_lengths(int64_t kind)
+{
+    static const int64_t mixed[] = {1, 0, 5, -1}, one[] = {-1}, blocks[] = {127, 1, 128, 129, 0, 64, -1}, tiny[] = {1, 2, 1, 3, 1, 1, 13, 1, 14, 15, -1};
+    const int64_t *const kinds[] = {mixed, one, blocks, tiny};
+    return kinds[kind];
+}
+
 static void attention_build(kernel_rig *r)
 {
     tt_attention_shape s = attention_shape(r);
     int64_t T = r->c->size[0];
-    int64_t *offset = bytes(5, sizeof *offset);
+    const int64_t *length = document_lengths(r->c->size[6]);
+    int64_t num = 0, *offset = bytes(16, sizeof *offset);
     int32_t *column = bytes((size_t)T, sizeof *column);
-    r->docs = (tt_docs){4, offset, column};
-    offset[1] = offset[2] = tt_min_i64(1, T);
-    offset[3] = tt_min_i64(6, T);
-    offset[4] = T;
+    for (bool more = true; more; num++) {
+        more = length[num] >= 0;
+        offset[num + 1] = more ? tt_min_i64(offset[num] + length[num], T) : T;
+    }
+    r->docs = (tt_docs){num, offset, column};
     /* Columns with holes: every third place of the row belongs to something else. */
-    for (int64_t d = 0; d < 4; d++)
+    for (int64_t d = 0; d < num; d++)
         for (int64_t t = offset[d]; t < offset[d + 1]; t++) column[t] = (int32_t)(2 + t + (t - offset[d]) / 2);
     r->in[0] = normal(r, r->compute, T, s.heads * s.qk_dim);
     r->in[1] = normal(r, r->compute, T, s.kv_heads * s.qk_dim);
     r->in[2] = normal(r, r->compute, T, s.kv_heads * s.v_dim);
     r->num_in = 3;
-    r->out[0] = empty(r, r->real, T, s.heads * s.v_dim);
+    r->out[0] = empty(r, result(r), T, s.heads * s.v_dim);
     r->dout[0] = normal(r, r->compute, T, s.heads * s.v_dim);
     r->out[1] = empty(r, r->real, T, s.heads);
     r->num_out = 2;
-    for (int i = 0; i < 3; i++) r->din[i] = empty(r, r->real, T, r->in[i].cols);
+    for (int i = 0; i < 3; i++) r->din[i] = empty(r, result(r), T, r->in[i].cols);
 }
 
 static void attention_forward(kernel_rig *r)
@@ -705,7 +731,7 @@ static void loss_build(kernel_rig *r)
     kernel_set(r->dout[0], 0, 0, loss_scale);
     r->out[1] = kernel_rig_mat(r, TT_F64, 1, 3, false);
     r->num_out = 2;
-    r->din[0] = empty(r, r->real, M, V);
+    r->din[0] = empty(r, has(r, CASE_ALIAS) ? r->real : result(r), M, V);
     r->ids = bytes((size_t)M, sizeof *r->ids);
     for (int64_t i = 0; i < M; i++) r->ids[i] = (int32_t)(i % 4 == 2 ? -100 : i * 37 % V);
 }

@@ -45,6 +45,7 @@ enum case_flags {
     CASE_GATED = 16,
     CASE_NORMALISE = 32,
     CASE_BF16 = 64, /* parameters or moments in bf16, whatever the compute type */
+    CASE_NARROW = 128, /* results in the compute type, as far as models ask for that */
 };
 
 struct kernel_case {
@@ -52,7 +53,7 @@ struct kernel_case {
     void (*build)(kernel_rig *r);
     void (*forward)(kernel_rig *r);
     void (*backward)(kernel_rig *r); /* may be NULL */
-    int64_t size[6];                 /* as the op's build names them */
+    int64_t size[8];                 /* as the op's build names them */
     int flags;
     int64_t terms; /* length of the longest sum, or more: what rounding grows with */
 };

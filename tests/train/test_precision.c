@@ -5,6 +5,7 @@
 
 #include "base/checked.h"
 #include "tensor/dtype.h"
+#include "train/memory.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -192,6 +193,7 @@ typedef struct round_job {
     int steps;
     double size; /* of gradients */
     float *before, *after;
+    float *m, *v; /* moments behind the steps, or NULL */
 } round_job;
 
 static tt_status update_by_hand(tt_engine *e, void *arg)
@@ -212,11 +214,13 @@ static tt_status update_by_hand(tt_engine *e, void *arg)
         tt_update(&e->model, &o, 1);
     }
     trial_collect(e, j->shape, TT_PART_WEIGHT, j->after);
+    if (j->m) trial_collect(e, j->shape, TT_PART_MOMENT1, j->m);
+    if (j->v) trial_collect(e, j->shape, TT_PART_MOMENT2, j->v);
     return TT_OK;
 }
 
 /* The random bits of an element depend on its parameter and number, not on who owns it: the same gradients give the same
- * weights on every mesh. */
+ * weights and moments on every mesh. */
 static void rounding_does_not_know_the_mesh(void **state)
 {
     (void)state;
@@ -225,7 +229,8 @@ static void rounding_does_not_know_the_mesh(void **state)
     for (int m = 0; m < 3; m++) {
         trial_shape s;
         assert_ok(trial_shape_open(trial_find_model(names[m]), &s));
-        float *all = calloc((size_t)s.total * 3, sizeof *all);
+        float *all = calloc((size_t)s.total * 7, sizeof *all);
+        assert_non_null(all);
         for (int kind = 0; kind < 4; kind++)
             for (int i = 0; i < trial_num_meshes; i++) {
                 round_job j = {&s,
@@ -239,15 +244,19 @@ static void rounding_does_not_know_the_mesh(void **state)
                                3,
                                1,
                                all,
-                               i ? all + s.total : all + 2 * s.total};
+                               all + (i ? 1 : 2) * s.total,
+                               all + (i ? 3 : 4) * s.total,
+                               all + (i ? 5 : 6) * s.total};
                 trial_run run = {.model = s.model,
                                  .mesh = trial_meshes[i],
                                  .ops = kind / 2 ? &tt_ops_cpu : &tt_ops_ref,
                                  .bf16_compute = true,
-                                 .bf16_weights = true};
+                                 .bf16_weights = true,
+                                 .bf16_moments = true};
                 if (!trial_mesh_fits(&s, run.mesh)) continue;
                 assert_ok(trial_on_mesh(&run, update_by_hand, &j));
-                if (i) trial_same_bits(&s, s.model->name, all + s.total, all + 2 * s.total);
+                for (int part = 1; part < 7 && i; part += 2)
+                    trial_same_bits(&s, s.model->name, all + part * s.total, all + (part + 1) * s.total);
             }
         free(all);
         trial_shape_close(&s);
@@ -271,7 +280,7 @@ static void tiny_steps_arrive_on_every_mesh(void **state)
     assert_ok(trial_shape_open(&model, &s));
     float *all = calloc((size_t)s.total * 2, sizeof *all);
     for (int world = 1; world <= 4; world *= 2) {
-        round_job j = {&s, {.optimizer = TT_OPTIM_SGD, .lr = 1e-6, .seed = 5}, 1000, 1, all, all + s.total};
+        round_job j = {&s, {.optimizer = TT_OPTIM_SGD, .lr = 1e-6, .seed = 5}, 1000, 1, all, all + s.total, NULL, NULL};
         trial_run run = {
             .model = &model, .mesh = TRIAL_MESH(world, world), .bf16_compute = true, .bf16_weights = true};
         double moved = 0, want = 0, n = 0;
@@ -293,6 +302,48 @@ static void tiny_steps_arrive_on_every_mesh(void **state)
     trial_shape_close(&s);
 }
 
+/* --- what it takes ------------------------------------------------------------------------------------------------ */
+
+static tt_status compare_with_plan(tt_engine *e, void *arg)
+{
+    const trial_run *run = arg;
+    tt_memory_shape shape = {.mesh = {.ep_size = run->mesh.ep, .tp_size = run->mesh.tp, .dispatch = run->mesh.dispatch},
+                             .world_size = run->mesh.world,
+                             .precision = tt_shards_precision(e->shards),
+                             .train = true,
+                             .moments = true};
+    tt_memory plan;
+    tt_shard_bytes held = tt_shards_bytes(e->shards);
+    TT_TRY(tt_memory_plan(&e->config, &e->table, &shape, &plan));
+    if (e->mesh->rank > 0) return TT_OK; /* the plan is for the rank that owns most */
+    TT_CHECK(plan.bytes[TT_MEMORY_WEIGHTS] == held.weights && plan.bytes[TT_MEMORY_GRADIENTS] == held.gradients &&
+                 plan.bytes[TT_MEMORY_MOMENTS] == held.moments,
+             TT_EVERDICT, "planned %lld + %lld + %lld, held %lld + %lld + %lld", (long long)plan.bytes[TT_MEMORY_WEIGHTS],
+             (long long)plan.bytes[TT_MEMORY_GRADIENTS], (long long)plan.bytes[TT_MEMORY_MOMENTS], (long long)held.weights,
+             (long long)held.gradients, (long long)held.moments);
+    TT_CHECK(!run->bf16_moments || held.moments < 1.5 * (double)held.gradients, TT_EVERDICT, "moments are not in bf16");
+    return TT_OK;
+}
+
+static void state_takes_what_is_planned(void **state)
+{
+    (void)state;
+    for (int m = 0; m < trial_num_models; m++)
+        for (int i = 0; i < trial_num_meshes; i++)
+            for (int kind = 0; kind < 4; kind++) {
+                trial_shape s;
+                assert_ok(trial_shape_open(&trial_models[m], &s));
+                trial_run run = {.model = s.model,
+                                 .mesh = trial_turn(&s, trial_meshes[i], m),
+                                 .bf16_compute = kind > 0,
+                                 .bf16_weights = kind % 2,
+                                 .bf16_moments = kind / 2};
+                if ((i + kind) % 4 == m % 4 && trial_mesh_fits(&s, run.mesh))
+                    assert_ok(trial_on_mesh(&run, compare_with_plan, &run));
+                trial_shape_close(&s);
+            }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -301,6 +352,7 @@ int main(void)
         cmocka_unit_test(models_in_bf16_learn),
         cmocka_unit_test(rounding_does_not_know_the_mesh),
         cmocka_unit_test(tiny_steps_arrive_on_every_mesh),
+        cmocka_unit_test(state_takes_what_is_planned),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
