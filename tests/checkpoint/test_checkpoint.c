@@ -263,7 +263,7 @@ static void the_newest_that_is_whole(void **state)
     write_at(root, 9);
     write_at(root, 10);
     /* What looks like a newer one and is none. */
-    static const char *const others[] = {"checkpoint-11" TT_ST_TEMPORARY, "checkpoint-012", "checkpoint-", "checkpoint-1x",
+    static const char *const others[] = {("checkpoint-11" TT_ST_TEMPORARY), "checkpoint-012", "checkpoint-", "checkpoint-1x",
                                          "checkpoint-99999999999999999999", "Checkpoint-13", "checkpoint--1"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) assert_ok(tt_dir_create(file_in(root, others[i])));
     expect_newest(root, "checkpoint-10", NULL);

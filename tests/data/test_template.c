@@ -397,8 +397,8 @@ static void lost_generation_blocks_are_refused_by_name(void **state)
         "\n{% macro m() %}{% generation %}x{% endgeneration %}{% endmacro %}{{ m() }}",
         "\n{% set s %}{% generation %}x{% endgeneration %}{% endset %}{{ s }}",
         "\n{% filter trim %}{% generation %}x{% endgeneration %}{% endfilter %}",
-        "\n{% macro m() %}{{ caller() }}{% endmacro %}{% call m() %}{% generation %}x{% endgeneration %}{% "
-        "endcall %}",
+        ("\n{% macro m() %}{{ caller() }}{% endmacro %}{% call m() %}{% generation %}x{% endgeneration %}{% "
+         "endcall %}"),
         "\n{% for i in [1] recursive %}{% generation %}x{% endgeneration %}{% endfor %}",
     };
     for (size_t i = 0; i < sizeof sources / sizeof *sources; i++) {

@@ -110,7 +110,7 @@ static void the_mean_of_batches_alone(void **state)
                 char what[200];
                 trial_shape s;
                 trial_batch rows;
-                trial_run single = {.model = trial_find_model(names[m]), .mesh = {1, 1}};
+                trial_run single = {.model = trial_find_model(names[m]), .mesh = TRIAL_MESH(1, 1)};
                 trial_run run = {.model = single.model, .mesh = {t->world, t->ep, t->tp, t->dispatch},
                                  .ops = i % 2 ? &tt_ops_cpu : &tt_ops_ref, .keep_all = i % 3 == 0};
                 assert_ok(trial_shape_open(single.model, &s));
@@ -163,7 +163,7 @@ static void two_batches_differ(void **state)
     assert_ok(trial_shape_open(trial_find_model("olmoe"), &s));
     trial_batch_make(trial_find_plan("every kind of row"), s.config.vocab_size, 0, &rows);
     job by_rank = {.shape = &s, .set = {&rows, false}, .scope = TT_BALANCE_RANK}, together = by_rank;
-    trial_run run = {.model = s.model, .mesh = {2, 2}};
+    trial_run run = {.model = s.model, .mesh = TRIAL_MESH(2, 2)};
     together.scope = TT_BALANCE_GLOBAL;
     run_job(&by_rank, &run);
     run_job(&together, &run);
