@@ -113,6 +113,8 @@ class Bench:
 
     def __init__(self, args):
         self.args = args
+        if not os.access(args.python, os.X_OK):
+            sys.exit(f"compare.py: there is no {args.python}; bench/setup_baseline.sh makes it, or say --python")
         self.env = {"OMP_NUM_THREADS": str(args.threads), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
                     "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                     "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none"}

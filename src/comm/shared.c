@@ -50,6 +50,8 @@ struct tt_shared {
     int fd; /* of processes, else -1 */
 };
 
+enum { UNWILLING, WILLING, UNCLEAR };
+
 /* What a rank tells the others. All but the first two lines is the group's rank 0's. */
 typedef struct card {
     char host[TT_RECORD_HOST], boot[40];
@@ -180,7 +182,7 @@ static card introduce(void)
 {
     const char *wanted = getenv("TARTAN_SHARED");
     tt_place place;
-    card c = {.willing = !wanted || strcmp(wanted, "0") != 0};
+    card c = {.willing = !wanted || !*wanted || strcmp(wanted, "1") == 0 ? WILLING : strcmp(wanted, "0") == 0 ? UNWILLING : UNCLEAR};
     tt_place_find(&place);
     memcpy(c.host, place.host, sizeof c.host);
     memcpy(c.boot, place.boot, sizeof c.boot);
@@ -194,6 +196,10 @@ static tt_status expect(tt_group *g, const card *mine, bool *expected)
     TT_CHECK(cards, TT_ENOMEM, "no memory to share memory");
     tt_status status = tt_allgather(g, "share-memory", mine, cards, sizeof *cards);
     *expected = status == TT_OK;
+    for (int r = 0; r < g->size && status == TT_OK; r++)
+        if (cards[r].willing == UNCLEAR)
+            status = tt_error_set(TT_ECONFIG, "TARTAN_SHARED of rank %d is neither 0 nor 1; 0: ranks of a host send messages",
+                                  g->ranks[r]);
     for (int r = 0; r < g->size && *expected; r++)
         *expected = cards[r].willing && !memcmp(cards[r].host, cards[0].host, sizeof cards->host) &&
                     !memcmp(cards[r].boot, cards[0].boot, sizeof cards->boot);
@@ -229,7 +235,12 @@ tt_status tt_shared_create(tt_group *g, const char *name, int64_t most, tt_share
     if (!possible) return TT_OK;
     TT_CHECK(most >= 0 && most < INT64_MAX / 4, TT_ENOMEM, "%s: %lld bytes are more than memory can address", name,
              (long long)most);
-    return create_agreed(g, name, most, &(card){0}, out);
+    tt_status status = create_agreed(g, name, most, &(card){0}, out);
+    if (status != TT_ENOMEM || g->comm->broken) return status;
+    tt_info("ranks of group %s share no memory and send messages instead: %s (ulimit -v)", g->name, tt_error_text());
+    g->comm->agreed = false; /* no failure of the job */
+    g->shares = TT_SHARES_NOT;
+    return TT_OK;
 }
 
 /* --- memory behind it ---------------------------------------------------------------------------------------- */

@@ -15,11 +15,12 @@
 typedef struct tt_shared tt_shared;
 
 /* tt_shared_possible - whether the ranks of the group see each other's memory: more than one rank, all on one host, no
- * TARTAN_SHARED=0 in the environment of any, and a region that was made to try. The same answer on all; when ranks of one
+ * TARTAN_SHARED=0 in the environment of any (TT_ECONFIG for anything but 0 and 1), and a region that was made to try. The same answer on all; when ranks of one
  * host cannot, one line of the log says why. Collective the first time, then known. */
 tt_status tt_shared_possible(tt_group *group, bool *possible);
 
-/* tt_shared_create - a region of at most `most` bytes, none of them backed by memory yet; *out NULL where it is not possible.
+/* tt_shared_create - a region of at most `most` bytes, none of them backed by memory yet; *out NULL where it is not possible,
+ * also where a rank has no addresses for so many: a line of the log says so, and the group shares nothing from then on.
  * The name is static, for messages. Collective, with equal arguments; all return the same status. */
 tt_status tt_shared_create(tt_group *group, const char *name, int64_t most, tt_shared **out);
 /* tt_shared_grow - memory for the first `bytes` bytes (at most `most`): zero where it is new, what was there stays. Each rank

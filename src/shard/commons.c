@@ -35,7 +35,8 @@ tt_status tt_commons_create(tt_group *group, int64_t weights, int64_t units, tt_
     TT_GO(tt_agree(group, "share-memory", c ? TT_OK : tt_error_set(TT_ENOMEM, "out of memory for the shard table")));
     *c = (tt_commons){.group = group, .given = -1};
     TT_GO(tt_shared_create(group, "weights", weights, &c->weights));
-    TT_GO(tt_shared_create(group, "units in use", units, &c->units));
+    if (c->weights) TT_GO(tt_shared_create(group, "units in use", units, &c->units));
+    if (!c->units) goto fail; /* with status TT_OK: they send messages */
     TT_GO(tt_shared_grow(c->weights, weights));
     *out = c;
     return TT_OK;

@@ -117,7 +117,7 @@
     X(BOOL, average_tokens_across_devices, "true", (GATE(LOCAL_MEAN, asks_false)),                           \
       "the loss is the mean over all tokens of the step, on all ranks")                                      \
     X(BOOL, gradient_checkpointing, "true", (ALIAS("activation_checkpointing")),                             \
-      "keep block inputs alone and compute the rest again")                                                  \
+      "keep block inputs alone and compute the rest again, but for the last layer")                                                  \
     X(MAPPING, gradient_checkpointing_kwargs, "null", (ALIAS("activation_checkpointing_kwargs") NO_EFFECT),  \
       "arguments of the common library's recomputation")                                                     \
     X(BOOL, activation_offloading, "false", (GATE(OFFLOADING, asks_true)),                                   \

@@ -275,7 +275,11 @@ static tt_status begin_measuring(job *j)
     enum { SMALL = 1 << 24 };
     if (tt_params_total(&j->engine.table.params) >= SMALL)
         TT_TRY(tt_flops_rate(j->engine.mesh->world, j->engine.kernel, &j->metrics.rate));
-    return j->config->profile ? tt_profiler_open(&j->profiler, j->comm, j->engine.kernel) : TT_OK;
+    if (j->config->profile) return tt_profiler_open(&j->profiler, j->comm, j->engine.kernel);
+    char path[4096]; /* an earlier run's would be taken for this one's */
+    TT_TRY(tt_path_join(path, sizeof path, j->config->output_dir, "trace.json"));
+    if (tt_comm_rank(j->comm) == 0) unlink(path);
+    return TT_OK;
 }
 
 static tt_status open_model(job *j)
@@ -466,15 +470,6 @@ static tt_status one_step(job *j, int64_t step, double start, int64_t *samples)
     return save_checkpoint(j, step + 1, &span);
 }
 
-/* Where the time went, when that was asked for: into the report and trace.json. */
-static tt_status end_profile(job *j)
-{
-    char path[4096];
-    TT_TRY(tt_profiler_report(&j->profiler, &j->report->profile));
-    TT_TRY(tt_path_join(path, sizeof path, j->config->output_dir, "trace.json"));
-    return tt_profiler_trace(&j->profiler, path);
-}
-
 static tt_status train(job *j)
 {
     double start = tt_seconds();
@@ -486,7 +481,7 @@ static tt_status train(job *j)
     j->report->tokens = j->metrics.total_tokens - tokens;
     j->report->seconds = seconds;
     j->report->train_loss = j->metrics.total_loss / (double)j->metrics.total_steps;
-    TT_TRY(end_profile(j));
+    TT_TRY(tt_profiler_report(&j->profiler, &j->report->profile));
     return tt_metrics_final(&j->metrics, j->last_step, tt_steps_epoch(&j->steps, j->last_step), seconds,
                             j->last_step - j->first_step, samples);
 }
@@ -500,6 +495,15 @@ static tt_status save(job *j)
     return tt_save_model(j->config->output_dir, j->engine.shards, &o, &saved);
 }
 
+/* Where the time went, when that was asked for. Behind all that is saved, and never a reason for the run to fail. */
+static void write_trace(job *j)
+{
+    char path[4096];
+    tt_status status = tt_path_join(path, sizeof path, j->config->output_dir, "trace.json");
+    if (status == TT_OK) status = tt_profiler_trace(&j->profiler, path);
+    if (status != TT_OK && tt_comm_rank(j->comm) == 0) tt_warn("no trace: %s", tt_error_text());
+}
+
 /* Behind the last step: the save that may be under way, and the model, unless a run that was stopped left a checkpoint. */
 static tt_status finish(job *j, tt_status status)
 {
@@ -508,7 +512,9 @@ static tt_status finish(job *j, tt_status status)
     j->report->checkpoint = j->checkpoints.newest;
     j->report->checkpoints = j->checkpoints.num;
     j->report->save_seconds = j->checkpoints.seconds;
-    return j->report->stopped && j->config->save_strategy != TT_SAVING_NO ? TT_OK : save(j);
+    if (!j->report->stopped || j->config->save_strategy == TT_SAVING_NO) status = save(j);
+    if (status == TT_OK) write_trace(j);
+    return status;
 }
 
 /* --- together ---------------------------------------------------------------------------------------------------- */

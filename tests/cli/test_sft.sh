@@ -77,6 +77,9 @@ check 'with a profile' train 0 6 profile --profile
 check 'it prints where the time goes' said 'where the time goes' attention '100.0 %' "trace of " "$tmp/profile/trace.json"
 check 'the trace stands beside the model' holds_exactly "$tmp/profile" "${parts[@]}" trace.json
 check 'and the model is the same' cmp "$tmp/one/model.safetensors" "$tmp/profile/model.safetensors"
+mkdir -p "$tmp/blocked/trace.json"
+check 'a trace that cannot be written' train 0 6 blocked --profile
+check 'costs a warning, not the model' cmp "$tmp/one/model.safetensors" "$tmp/blocked/model.safetensors"
 
 train 0 6 one
 [ $status = 2 ] && said 'already holds a model' overwrite_output_dir

@@ -20,7 +20,7 @@ enum { STRIDE = 7, DIMS = 8 };
 #define VECTORS SET(1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 255, 256, 257, 1023, 1024, 1025)
 #define TILES   SET(0, 1, 5, 6, 7, 13, 14, 15, 27, 28, 29)
 #define COLUMNS SET(1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 65)
-#define DEPTHS  SET(1, 2, 15, 16, 17, 255, 256, 257)
+#define DEPTHS  SET(0, 1, 2, 15, 16, 17, 255, 256, 257)
 #define TOKENS  SET(0, 1, 2, 13, 14, 15, 55, 56, 57, 127, 128, 129, 257)
 
 /* An op of the common list and the sizes that it is tried in, in the order in which its build names them. */
