@@ -91,6 +91,7 @@ else
   fails save save-write spin 3
 fi
 # Of memory that ranks share each provides a part; what one cannot is the failure of all before anything is computed.
+rm -rf "$tmp/out"
 export TARTAN_FAIL=3:load:grow-shared:memory
 run 4 sft "${sft_options[@]}" --ep_size 2
 unset TARTAN_FAIL
