@@ -182,7 +182,9 @@ static card introduce(void)
 {
     const char *wanted = getenv("TARTAN_SHARED");
     tt_place place;
-    card c = {.willing = !wanted || !*wanted || strcmp(wanted, "1") == 0 ? WILLING : strcmp(wanted, "0") == 0 ? UNWILLING : UNCLEAR};
+    card c = {.willing = UNCLEAR};
+    if (!wanted || !*wanted || strcmp(wanted, "1") == 0) c.willing = WILLING;
+    else if (strcmp(wanted, "0") == 0) c.willing = UNWILLING;
     tt_place_find(&place);
     memcpy(c.host, place.host, sizeof c.host);
     memcpy(c.boot, place.boot, sizeof c.boot);
