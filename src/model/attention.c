@@ -53,14 +53,14 @@ static tt_status refine(tt_pass *p, int64_t norm, int64_t heads, bool rotate, tt
     *mid = raw;
     if (norm >= 0) {
         int64_t width = norm_width(c, raw);
-        TT_TRY(tt_grant_mat(p->cache, raw.dtype, raw.rows, raw.cols, mid));
-        TT_TRY(tt_grant_mat(p->cache, tt_real(p), raw.rows * raw.cols / width, 1, rstd));
+        TT_TRY(tt_grant_mat(p->m->work, raw.dtype, raw.rows, raw.cols, mid));
+        TT_TRY(tt_grant_mat(p->m->work, tt_real(p), raw.rows * raw.cols / width, 1, rstd));
         k->ops->rmsnorm(k, tt_mat_reshape(raw, width), tt_weight_mat(p, norm), c->norm_eps,
                         tt_mat_reshape(*mid, width), rstd->data);
     }
     *out = *mid;
     if (c->clip_qkv > 0) {
-        TT_TRY(tt_grant_mat(p->cache, raw.dtype, raw.rows, raw.cols, out));
+        TT_TRY(tt_grant_mat(p->m->work, raw.dtype, raw.rows, raw.cols, out));
         k->ops->clamp(k, *mid, c->clip_qkv, *out);
     }
     if (rotate) k->ops->rope(k, *out, heads, p->cosine, p->sine, false, false);
@@ -90,13 +90,13 @@ tt_status tt_attention_forward(tt_pass *p, const tt_layer_params *l, tt_mat x_TD
     int64_t T = p->T, q_width = shape.heads * shape.qk_dim, kv_width = shape.kv_heads * shape.qk_dim;
     tt_mat v_raw;
     *c = (tt_attention_cache){.x = x_TD};
-    TT_TRY(tt_grant_mat(p->cache, tt_compute(p), T, cfg->hidden_size, &c->normed));
-    TT_TRY(tt_grant_mat(p->cache, tt_real(p), T, 1, &c->rstd));
-    TT_TRY(tt_grant_mat(p->cache, tt_compute(p), T, q_width, &c->q_raw));
-    TT_TRY(tt_grant_mat(p->cache, tt_compute(p), T, kv_width, &c->k_raw));
-    TT_TRY(tt_grant_mat(p->cache, tt_compute(p), T, kv_width, &v_raw));
-    TT_TRY(tt_grant_mat(p->cache, tt_compute(p), T, q_width, &c->o));
-    TT_TRY(tt_grant_mat(p->cache, tt_real(p), T, shape.heads, &c->lse));
+    TT_TRY(tt_grant_mat(p->m->work, tt_compute(p), T, cfg->hidden_size, &c->normed));
+    TT_TRY(tt_grant_mat(p->m->work, tt_real(p), T, 1, &c->rstd));
+    TT_TRY(tt_grant_mat(p->m->work, tt_compute(p), T, q_width, &c->q_raw));
+    TT_TRY(tt_grant_mat(p->m->work, tt_compute(p), T, kv_width, &c->k_raw));
+    TT_TRY(tt_grant_mat(p->m->work, tt_compute(p), T, kv_width, &v_raw));
+    TT_TRY(tt_grant_mat(p->m->work, tt_compute(p), T, q_width, &c->o));
+    TT_TRY(tt_grant_mat(p->m->work, tt_real(p), T, shape.heads, &c->lse));
     k->ops->rmsnorm(k, x_TD, tt_weight_mat(p, l->norm_attention), cfg->norm_eps, c->normed, c->rstd.data);
     TT_PHASE(k->profile, ATTENTION);
     TT_TRY(tt_project(p, c->normed, l->q, l->q_bias, false, c->q_raw));

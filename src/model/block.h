@@ -1,7 +1,7 @@
 /* block.h - the parts of a decoder block, forward beside backward. Internal to src/model.
  *
- * Each part has a cache: what its forward pass keeps for its backward pass, granted from the arena `cache` of the pass.
- * Scratch comes from tt_model.work.
+ * Each part has a cache: what its forward pass keeps for its backward pass. It and scratch are granted from tt_model.work:
+ * the cache of a block that is kept stays there until its backward pass (model.h, Memory).
  * Gradients of weights are added to the unit's full gradient (tt_unit_gradient).
  */
 #ifndef TT_MODEL_BLOCK_H
@@ -15,7 +15,6 @@ typedef struct tt_pass {
     const tt_micro *micro;
     int64_t T;
     tt_mat cosine, sine;    /* [T, rotary/2] */
-    tt_arena *cache;        /* where forward puts what backward needs */
     bool again;             /* this forward only serves backward: outputs of the block are not needed */
     double *balance_counts, *balance_sums; /* [E] over all MoE layers */
     double balance_rows;    /* rows behind them; after tt_balance_finish what the gradient is divided by */

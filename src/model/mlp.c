@@ -7,8 +7,8 @@ tt_status tt_mlp_forward(tt_pass *p, int64_t gate, int64_t up, int64_t down, tt_
     tt_kernel *k = p->m->kernel;
     int64_t F = tt_shards_params(p->m->shards)->at[gate].shape[0];
     TT_PHASE(k->profile, MLP);
-    TT_TRY(tt_grant_mat(p->cache, tt_compute(p), p->T, F, &c->gate));
-    TT_TRY(tt_grant_mat(p->cache, tt_compute(p), p->T, F, &c->up));
+    TT_TRY(tt_grant_mat(p->m->work, tt_compute(p), p->T, F, &c->gate));
+    TT_TRY(tt_grant_mat(p->m->work, tt_compute(p), p->T, F, &c->up));
     TT_TRY(tt_project(p, x_TD, gate, -1, false, c->gate));
     TT_TRY(tt_project(p, x_TD, up, -1, false, c->up));
     if (p->again) return TT_OK;

@@ -84,10 +84,10 @@ static tt_status block_forward(tt_pass *p, int layer, tt_mat x_TD, tt_block_stat
     const tt_layer_params *l = &m->table->layers[layer];
     tt_mat x;
     *c = (tt_block_cache){0};
-    TT_TRY(tt_grant_mat(p->cache, tt_real(p), p->T, x_TD.cols, &x));
-    TT_TRY(tt_grant_mat(p->cache, tt_real(p), p->T, x_TD.cols, &c->u));
-    TT_TRY(tt_grant_mat(p->cache, tt_compute(p), p->T, x_TD.cols, &c->normed));
-    TT_TRY(tt_grant_mat(p->cache, tt_real(p), p->T, 1, &c->rstd));
+    TT_TRY(tt_grant_mat(p->m->work, tt_real(p), p->T, x_TD.cols, &x));
+    TT_TRY(tt_grant_mat(p->m->work, tt_real(p), p->T, x_TD.cols, &c->u));
+    TT_TRY(tt_grant_mat(p->m->work, tt_compute(p), p->T, x_TD.cols, &c->normed));
+    TT_TRY(tt_grant_mat(p->m->work, tt_real(p), p->T, 1, &c->rstd));
     k->ops->copy(k, x_TD, x);
     TT_TRY(tt_attention_forward(p, l, x, x_TD, &c->attention));
     k->ops->copy(k, x_TD, c->u);
@@ -145,12 +145,11 @@ static tt_status forward_layer(tt_pass *p, int layer, tt_mat x_TD, tt_block_stat
     bool keeps = p->micro->backward && !recomputes(m, layer);
     tt_block_cache *cache;
     state->mark = tt_arena_save(m->work);
-    p->cache = m->work;
     if (p->micro->backward && !keeps) {
         TT_TRY(tt_grant_mat(m->keep, tt_compute(p), p->T, x_TD.cols, &state->input));
         k->ops->copy(k, x_TD, state->input);
     }
-    TT_TRY(tt_arena_grant(p->cache, 1, sizeof *cache, (void **)&cache));
+    TT_TRY(tt_arena_grant(p->m->work, 1, sizeof *cache, (void **)&cache));
     TT_TRY(tt_unit_gather(m->shards, k, l->unit));
     if (l->expert_unit >= 0) TT_TRY(tt_unit_prefetch(m->shards, k, l->expert_unit));
     TT_TRY(prefetch_layer(p, layer + 1));
@@ -169,7 +168,6 @@ static tt_status recompute_layer(tt_pass *p, int layer, tt_block_state *state)
     tt_model *m = p->m;
     tt_mat x;
     state->mark = tt_arena_save(m->work);
-    p->cache = m->work;
     TT_TRY(tt_arena_grant(m->work, 1, sizeof *state->cache, (void **)&state->cache));
     TT_TRY(tt_grant_mat(m->work, tt_real(p), p->T, state->input.cols, &x));
     m->kernel->ops->copy(m->kernel, state->input, x);

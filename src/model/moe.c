@@ -205,9 +205,9 @@ static tt_status round_forward(tt_pass *p, const tt_layer_params *l, const tt_ro
     tt_weight *gate, *up, *down;
     tt_mat received, h, by_pair, by_row;
     TT_PHASE(k->profile, DISPATCH);
-    TT_TRY(tt_grant_mat(p->cache, tt_compute(p), q->P, D, &c->rows));
-    TT_TRY(tt_grant_mat(p->cache, tt_compute(p), q->P, F, &c->gate));
-    TT_TRY(tt_grant_mat(p->cache, tt_compute(p), q->P, F, &c->up));
+    TT_TRY(tt_grant_mat(p->m->work, tt_compute(p), q->P, D, &c->rows));
+    TT_TRY(tt_grant_mat(p->m->work, tt_compute(p), q->P, F, &c->gate));
+    TT_TRY(tt_grant_mat(p->m->work, tt_compute(p), q->P, F, &c->up));
     tt_arena_mark mark = tt_arena_save(k->scratch);
     TT_TRY(tt_dispatch_rows(mesh, k, k->scratch, r, round, "dispatch-tokens", x_TD, &received));
     k->ops->gather_rows(k, received, q->pair_row, c->rows);
@@ -255,7 +255,7 @@ tt_status tt_experts_forward(tt_pass *p, const tt_layer_params *l, const tt_rout
                              tt_expert_cache **out)
 {
     tt_mat part = {0};
-    TT_TRY(tt_arena_grant(p->cache, r->num_rounds, sizeof **out, (void **)out));
+    TT_TRY(tt_arena_grant(p->m->work, r->num_rounds, sizeof **out, (void **)out));
     if (!p->again) TT_TRY(begin_shared(p, y_TD, &part));
     for (int q = 0; q < r->num_rounds; q++) TT_TRY(round_forward(p, l, r, q, x_TD, part, &(*out)[q]));
     return p->again ? TT_OK : end_shared(p, "share-outputs", part, y_TD);
