@@ -1,9 +1,9 @@
 #include "train/nonfinite.h"
 #include "base/checked.h"
 #include "base/log.h"
+#include "base/text.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -182,22 +182,8 @@ static tt_status find_param(tt_model *m, tt_shard_part part, int64_t *param, int
 
 /* --- in words ------------------------------------------------------------------------------------------------- */
 
-typedef struct text {
-    char *at;
-    size_t size, used;
-} text;
-
-static void __attribute__((format(printf, 2, 3))) put(text *t, const char *format, ...)
-{
-    va_list ap;
-    va_start(ap, format);
-    int n = vsnprintf(t->at + t->used, t->size - t->used, format, ap);
-    va_end(ap);
-    if (n > 0) t->used = (size_t)tt_min_i64((int64_t)t->used + n, (int64_t)t->size - 1);
-}
-
 /* "rank 1: row 5 (line 6), row 8 (line 9); rank 3: row 2 (line 3)", without ranks when there is one. */
-static void put_rows(text *t, const tt_mesh *mesh, const finding *f, const tt_step_options *o)
+static void put_rows(tt_text *t, const tt_mesh *mesh, const finding *f, const tt_step_options *o)
 {
     int named = 0;
     for (int rank = 0; rank < mesh->world_size; rank++) {
@@ -208,30 +194,30 @@ static void put_rows(text *t, const tt_mesh *mesh, const finding *f, const tt_st
                 o->row_name(o->row_user, s->at[i].row, name, sizeof name);
             else
                 snprintf(name, sizeof name, "row %d of micro-batch %d", s->at[i].row, s->at[i].micro);
-            if (i == 0 && mesh->world_size > 1) put(t, "%srank %d: ", named ? "; " : "", rank);
-            put(t, "%s%s", i ? ", " : "", name);
+            if (i == 0 && mesh->world_size > 1) tt_text_put(t, "%srank %d: ", named ? "; " : "", rank);
+            tt_text_put(t, "%s%s", i ? ", " : "", name);
         }
     }
-    if (f->total > named) put(t, ", ... (%lld in all)", (long long)f->total);
+    if (f->total > named) tt_text_put(t, ", ... (%lld in all)", (long long)f->total);
 }
 
-static void put_finding(text *t, const tt_model *m, const finding *f, const tt_step_options *o, const tt_step_result *r)
+static void put_finding(tt_text *t, const tt_model *m, const finding *f, const tt_step_options *o, const tt_step_result *r)
 {
     static const char *const why[] = {
         [OWN_LOSS] = "the loss is not finite in",
         [LOSS_OF_BATCH] = "the loss is not finite in a micro-batch with",
         [GRADIENT] = "every loss is finite; the step has",
     };
-    put(t, "step %lld: loss %g, gradient norm %g; ", (long long)o->step, r->loss, r->grad_norm);
-    if (f->weight >= 0) put(t, "the weights of '%s' are not finite; ", tt_shards_params(m->shards)->at[f->weight].name);
-    put(t, "%s ", why[f->evidence]);
+    tt_text_put(t, "step %lld: loss %g, gradient norm %g; ", (long long)o->step, r->loss, r->grad_norm);
+    if (f->weight >= 0) tt_text_put(t, "the weights of '%s' are not finite; ", tt_shards_params(m->shards)->at[f->weight].name);
+    tt_text_put(t, "%s ", why[f->evidence]);
     put_rows(t, m->mesh, f, o);
     if (f->param < 0)
-        put(t, "; gradients are finite");
+        tt_text_put(t, "; gradients are finite");
     else if (m->mesh->world_size > 1)
-        put(t, "; first bad gradient: '%s' on rank %d", tt_shards_params(m->shards)->at[f->param].name, f->owner);
+        tt_text_put(t, "; first bad gradient: '%s' on rank %d", tt_shards_params(m->shards)->at[f->param].name, f->owner);
     else
-        put(t, "; first bad gradient: '%s'", tt_shards_params(m->shards)->at[f->param].name);
+        tt_text_put(t, "; first bad gradient: '%s'", tt_shards_params(m->shards)->at[f->param].name);
 }
 
 /* --- together ------------------------------------------------------------------------------------------------- */
@@ -269,7 +255,7 @@ tt_status tt_nonfinite_report(tt_model *m, const tt_batch *micros, const double 
 {
     char what[1800];
     finding f = {0};
-    text t = {what, sizeof what, 0};
+    tt_text t = {what, sizeof what, 0};
     tt_status status = find(m, micros, nll, num, &f);
     if (status == TT_OK) {
         put_finding(&t, m, &f, o, r);

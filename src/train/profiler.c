@@ -1,7 +1,7 @@
 #include "train/profiler.h"
+#include "base/text.h"
 #include "comm/comm.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -141,40 +141,26 @@ tt_status tt_profiler_report(const tt_profiler *p, tt_profile_report *out)
     return TT_OK;
 }
 
-typedef struct text {
-    char *at;
-    size_t size, used;
-} text;
-
-static void __attribute__((format(printf, 2, 3))) put(text *t, const char *format, ...)
-{
-    va_list ap;
-    va_start(ap, format);
-    int n = vsnprintf(t->at + t->used, t->size - t->used, format, ap);
-    va_end(ap);
-    if (n > 0) t->used += (size_t)n < t->size - t->used ? (size_t)n : t->size - t->used - 1;
-}
-
-static void put_phase(text *t, const tt_profile_report *r, tt_phase p)
+static void put_phase(tt_text *t, const tt_profile_report *r, tt_phase p)
 {
     double seconds = tt_times_phase(&r->mean, p), again = r->mean.seconds[TT_STAGE_RECOMPUTE][p];
     if (r->most[p] == 0) return;
-    put(t, "  %-10s %10.4f %7.1f %% %10.4f", tt_phase_name(p), seconds, 100 * seconds / tt_times_sum(&r->mean), again);
-    if (r->ranks > 1) put(t, " %10.4f  (rank %d)", r->most[p], r->most_rank[p]);
-    put(t, "\n");
+    tt_text_put(t, "  %-10s %10.4f %7.1f %% %10.4f", tt_phase_name(p), seconds, 100 * seconds / tt_times_sum(&r->mean), again);
+    if (r->ranks > 1) tt_text_put(t, " %10.4f  (rank %d)", r->most[p], r->most_rank[p]);
+    tt_text_put(t, "\n");
 }
 
 void tt_profile_report_text(const tt_profile_report *r, char *out, size_t size)
 {
-    text t = {out, size, 0};
+    tt_text t = {out, size, 0};
     const tt_times *m = &r->mean;
     double again = tt_times_stage(m, TT_STAGE_RECOMPUTE);
-    put(&t, "where the time goes: seconds per step, mean of %lld step%s", (long long)r->steps, r->steps > 1 ? "s" : "");
-    put(&t, r->ranks > 1 ? " and %d ranks\n" : "\n", r->ranks);
-    put(&t, "  %-10s %10s %9s %10s%s\n", "phase", "seconds", "share", "recompute", r->ranks > 1 ? "    slowest" : "");
+    tt_text_put(&t, "where the time goes: seconds per step, mean of %lld step%s", (long long)r->steps, r->steps > 1 ? "s" : "");
+    tt_text_put(&t, r->ranks > 1 ? " and %d ranks\n" : "\n", r->ranks);
+    tt_text_put(&t, "  %-10s %10s %9s %10s%s\n", "phase", "seconds", "share", "recompute", r->ranks > 1 ? "    slowest" : "");
     for (int p = 0; p < TT_NUM_PHASES; p++) put_phase(&t, r, (tt_phase)p);
-    put(&t, "  %-10s %10.4f %7.1f %% %10.4f\n", "step", tt_times_sum(m), 100.0, again);
-    put(&t, "  forward %.4f, backward %.4f (of which recompute %.4f), optimizer %.4f, between %.4f\n",
-        tt_times_stage(m, TT_STAGE_FORWARD), tt_times_stage(m, TT_STAGE_BACKWARD) + again, again,
-        tt_times_stage(m, TT_STAGE_OPTIMIZER), tt_times_stage(m, TT_STAGE_BETWEEN));
+    tt_text_put(&t, "  %-10s %10.4f %7.1f %% %10.4f\n", "step", tt_times_sum(m), 100.0, again);
+    tt_text_put(&t, "  forward %.4f, backward %.4f (of which recompute %.4f), optimizer %.4f, between %.4f\n",
+                tt_times_stage(m, TT_STAGE_FORWARD), tt_times_stage(m, TT_STAGE_BACKWARD) + again, again,
+                tt_times_stage(m, TT_STAGE_OPTIMIZER), tt_times_stage(m, TT_STAGE_BETWEEN));
 }
