@@ -113,17 +113,17 @@ static void bench_linear(tt_dtype type, int64_t M, int64_t N, int64_t K)
          "%-4s linear     %4lld x %lld x %lld", name, M, N, K);
     note(work, SECONDS(NUM_BACKENDS, must(k->ops->linear_dx(k, dy, &w, false, dx))), "GF/s",
          "%-4s linear_dx  %4lld x %lld x %lld", name, M, N, K);
-    note(work, SECONDS(NUM_BACKENDS, must(k->ops->linear_dw(k, dy, x, dw))), "GF/s",
+    note(work, SECONDS(NUM_BACKENDS, must(k->ops->linear_dw(k, dy, x, false, dw))), "GF/s",
          "%-4s linear_dw  %4lld x %lld x %lld", name, M, N, K);
     tt_mat all[] = {x, dy, y, dx, dw, w.w};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) tt_free(all[i].data);
 }
 
-static void bench_grouped(tt_dtype type)
+static void bench_grouped(tt_dtype type, int64_t ROWS)
 {
-    enum { G = 64, ROWS = 128, N = 1024, K = 2048 };
+    enum { G = 64, N = 1024, K = 2048 };
     const char *name = tt_dtype_name(type);
-    double work = 2.0 * G * ROWS * N * K;
+    double work = 2.0 * G * (double)ROWS * N * K;
     tt_mat x = matrix(type, G * ROWS, K), dy = matrix(type, G * ROWS, N), y = matrix(type, G * ROWS, N);
     tt_mat dx = matrix(TT_F32, G * ROWS, K), w = matrix(type, G * N, K), dw = matrix(TT_F32, G * N, K);
     tt_weight weight[G];
@@ -138,7 +138,7 @@ static void bench_grouped(tt_dtype type)
          "%-4s grouped_linear %lld of %lld x 1024 x %lld", name, G, ROWS, K);
     note(work, SECONDS(NUM_BACKENDS, must(k->ops->grouped_dx(k, dy, weight, G, offset, false, dx))), "GF/s",
          "%-4s grouped_dx     %lld of %lld x 1024 x %lld", name, G, ROWS, K);
-    note(work, SECONDS(NUM_BACKENDS, must(k->ops->grouped_dw(k, dy, x, G, offset, dweight))), "GF/s",
+    note(work, SECONDS(NUM_BACKENDS, must(k->ops->grouped_dw(k, dy, x, G, offset, false, dweight))), "GF/s",
          "%-4s grouped_dw     %lld of %lld x 1024 x %lld", name, G, ROWS, K);
     tt_mat all[] = {x, dy, y, dx, w, dw};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) tt_free(all[i].data);
@@ -227,7 +227,7 @@ static void bench_all(const char *only)
             bench_linear(types[t], rows[i], 2048, 2048);
         if (wanted("linear", only)) bench_linear(types[t], 128, 1024, 2048);
         if (wanted("linear", only)) bench_linear(types[t], 1024, 1024, 2048);
-        if (wanted("grouped", only)) bench_grouped(types[t]);
+        for (int64_t rows = 16; rows <= 128 && wanted("grouped", only); rows *= 2) bench_grouped(types[t], rows);
         if (wanted("attention", only)) bench_attention(types[t], 1024);
         if (wanted("attention", only)) bench_attention(types[t], 2048);
     }

@@ -111,19 +111,19 @@ struct tt_ops {
     tt_status (*linear)(tt_kernel *k, tt_mat x_TK, const tt_weight *w_NK, tt_mat bias_N, bool accumulate, tt_mat y_TN);
     /* dx = dy w (+ dx when accumulate).        dy [T,N] compute, dx [T,K] */
     tt_status (*linear_dx)(tt_kernel *k, tt_mat dy_TN, const tt_weight *w_NK, bool accumulate, tt_mat dx_TK);
-    /* dw += dy^T x.                            dy, x compute; dw [N,K] real */
-    tt_status (*linear_dw)(tt_kernel *k, tt_mat dy_TN, tt_mat x_TK, tt_mat dw_NK);
+    /* dw = dy^T x (+ dw when accumulate).      dy, x compute; dw [N,K] real */
+    tt_status (*linear_dw)(tt_kernel *k, tt_mat dy_TN, tt_mat x_TK, bool accumulate, tt_mat dw_NK);
     /* db += column sums of dy.                 db [1,N] real */
     void (*bias_db)(tt_kernel *k, tt_mat dy_TN, tt_mat db_N);
 
     /* The same for G weights of equal shape on compact rows sorted by weight: rows [offset[g], offset[g+1]) use
-     * w[g]. Groups without rows cost nothing, and their dw is left as it is. */
+     * w[g]. Groups without rows cost nothing; their dw becomes 0, or is left as it is when accumulate. */
     tt_status (*grouped_linear)(tt_kernel *k, tt_mat x_PK, const tt_weight *w_GNK, int64_t G, const int64_t *offset,
                                 tt_mat y_PN);
     tt_status (*grouped_dx)(tt_kernel *k, tt_mat dy_PN, const tt_weight *w_GNK, int64_t G, const int64_t *offset,
                             bool accumulate, tt_mat dx_PK);
     tt_status (*grouped_dw)(tt_kernel *k, tt_mat dy_PN, tt_mat x_PK, int64_t G, const int64_t *offset,
-                            const tt_mat *dw_GNK);
+                            bool accumulate, const tt_mat *dw_GNK);
 
     /* --- elementwise, norms, positions --------------------------------------------------------------------------- */
 

@@ -18,8 +18,10 @@ tt_status tt_project_back(tt_pass *p, tt_mat dy, tt_mat x, int64_t weight, int64
 {
     tt_kernel *k = p->m->kernel;
     tt_weight w = tt_unit_weight(p->m->shards, weight);
-    TT_TRY(k->ops->linear_dw(k, dy, x, tt_unit_gradient(p->m->shards, weight)));
-    if (bias >= 0) k->ops->bias_db(k, dy, tt_unit_gradient(p->m->shards, bias));
+    bool add;
+    tt_mat dw = tt_unit_gradient_out(p->m->shards, weight, &add);
+    TT_TRY(k->ops->linear_dw(k, dy, x, add, dw));
+    if (bias >= 0) k->ops->bias_db(k, dy, tt_unit_gradient(p->m->shards, k, bias));
     if (dx.data) TT_TRY(k->ops->linear_dx(k, dy, &w, accumulate, dx));
     return TT_OK;
 }
@@ -79,7 +81,7 @@ static void refine_back(tt_pass *p, int64_t norm, int64_t heads, bool rotate, tt
     if (norm < 0) return;
     int64_t width = norm_width(c, raw);
     k->ops->rmsnorm_back(k, tt_mat_reshape(d, width), tt_mat_reshape(raw, width), tt_weight_mat(p, norm), rstd.data,
-                         false, tt_mat_reshape(d, width), tt_unit_gradient(p->m->shards, norm));
+                         false, tt_mat_reshape(d, width), tt_unit_gradient(p->m->shards, k, norm));
 }
 
 tt_status tt_attention_forward(tt_pass *p, const tt_layer_params *l, tt_mat x_TD, tt_mat y_TD, tt_attention_cache *c)
@@ -135,7 +137,7 @@ tt_status tt_attention_backward(tt_pass *p, const tt_layer_params *l, const tt_a
     TT_TRY(tt_project_back(p, dv, c->normed, l->v, l->v_bias, true, dnormed));
     TT_PHASE(k->profile, OTHER);
     k->ops->rmsnorm_back(k, dnormed, c->x, tt_weight_mat(p, l->norm_attention), c->rstd.data, true, dx_TD,
-                         tt_unit_gradient(p->m->shards, l->norm_attention));
+                         tt_unit_gradient(p->m->shards, k, l->norm_attention));
     tt_arena_restore(work, mark);
     return TT_OK;
 }

@@ -2,7 +2,7 @@
  *
  * Each part has a cache: what its forward pass keeps for its backward pass. It and scratch are granted from tt_model.work:
  * the cache of a block that is kept stays there until its backward pass (model.h, Memory).
- * Gradients of weights are added to the unit's full gradient (tt_unit_gradient).
+ * Gradients of weights are added to the unit's full gradient (tt_unit_gradient, tt_unit_gradient_out).
  */
 #ifndef TT_MODEL_BLOCK_H
 #define TT_MODEL_BLOCK_H

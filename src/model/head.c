@@ -98,7 +98,7 @@ static tt_status head_in_units(tt_pass *p, tt_mat x_TD, tt_mat dx_TD, tt_loss_su
     TT_TRY(tt_grant_mat(m->work, tt_real(p), p->T, D, &dnormed));
     k->ops->sum_rows(k, dh, s.begin, s.item, NULL, false, dnormed);
     k->ops->rmsnorm_back(k, dnormed, x_TD, tt_weight_mat(p, m->table->norm), rstd.data, false, dx_TD,
-                         tt_unit_gradient(m->shards, m->table->norm));
+                         tt_unit_gradient(m->shards, k, m->table->norm));
     return TT_OK;
 }
 

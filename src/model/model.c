@@ -117,7 +117,7 @@ static tt_status block_backward(tt_pass *p, int layer, const tt_block_state *sta
         count_exchange(p, layer, true, before);
     }
     k->ops->rmsnorm_back(k, dnormed, c->u, tt_weight_mat(p, l->norm_mlp), c->rstd.data, true, dx_TD,
-                         tt_unit_gradient(m->shards, l->norm_mlp));
+                         tt_unit_gradient(m->shards, k, l->norm_mlp));
     tt_arena_restore(m->work, mark);
     return tt_attention_backward(p, l, &c->attention, dx_TD);
 }
@@ -221,7 +221,7 @@ static tt_status embed_back(tt_pass *p, tt_mat dx_TD)
     int unit = m->table->embedding_unit;
     TT_TRY(tt_unit_gradient_begin(m->shards, m->kernel, unit));
     m->kernel->ops->embed_back(m->kernel, p->micro->batch->ids, dx_TD, (int32_t)m->config->pad_token,
-                               tt_unit_gradient(m->shards, m->table->embedding));
+                               tt_unit_gradient(m->shards, m->kernel, m->table->embedding));
     return tt_unit_gradient_end(m->shards, m->kernel, unit);
 }
 

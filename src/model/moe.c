@@ -185,12 +185,14 @@ static tt_status local_weights(tt_pass *p, const tt_layer_params *l, const tt_ro
     return TT_OK;
 }
 
-static tt_status local_gradients(tt_pass *p, const tt_layer_params *l, const tt_routing *r, int part, tt_mat **out)
+/* Their gradients, to be written by a product, or added to; all of a part alike. */
+static tt_status local_gradients(tt_pass *p, const tt_layer_params *l, const tt_routing *r, int part, bool *add, tt_mat **out)
 {
     int64_t begin, end;
     tt_mesh_experts(r->E, p->m->mesh->ep_size, p->m->mesh->ep_rank, &begin, &end);
     TT_TRY(tt_arena_grant(p->m->kernel->scratch, end - begin, sizeof **out, (void **)out));
-    for (int64_t e = begin; e < end; e++) (*out)[e - begin] = tt_unit_gradient(p->m->shards, l->experts + 3 * e + part);
+    for (int64_t e = begin; e < end; e++)
+        (*out)[e - begin] = tt_unit_gradient_out(p->m->shards, l->experts + 3 * e + part, add);
     return TT_OK;
 }
 
@@ -270,15 +272,16 @@ static tt_status round_backward(tt_pass *p, const tt_layer_params *l, const tt_r
     int64_t D = c->rows.cols, F = c->gate.cols, G = r->local_experts;
     tt_weight *gate, *up, *down;
     tt_mat *dgate, *dup, *ddown;
+    bool add = false; /* the three are written together */
     tt_mat received, dy, dh, da = c->gate, db = c->up, h, dpair, dx_pair, dx_row; /* the cache is read for the last time */
     TT_PHASE(k->profile, DISPATCH);
     tt_arena_mark mark = tt_arena_save(k->scratch);
     TT_TRY(local_weights(p, l, r, 0, &gate));
     TT_TRY(local_weights(p, l, r, 1, &up));
     TT_TRY(local_weights(p, l, r, 2, &down));
-    TT_TRY(local_gradients(p, l, r, 0, &dgate));
-    TT_TRY(local_gradients(p, l, r, 1, &dup));
-    TT_TRY(local_gradients(p, l, r, 2, &ddown));
+    TT_TRY(local_gradients(p, l, r, 0, &add, &dgate));
+    TT_TRY(local_gradients(p, l, r, 1, &add, &dup));
+    TT_TRY(local_gradients(p, l, r, 2, &add, &ddown));
     TT_TRY(tt_grant_mat(k->scratch, tt_compute(p), q->P, D, &dy));
     TT_TRY(tt_grant_mat(k->scratch, tt_real(p), q->P, F, &dh));
     TT_TRY(tt_grant_mat(k->scratch, tt_compute(p), q->P, F, &h));
@@ -290,9 +293,9 @@ static tt_status round_backward(tt_pass *p, const tt_layer_params *l, const tt_r
     TT_PHASE(k->profile, EXPERTS);
     TT_TRY(k->ops->grouped_dx(k, dy, down, G, q->expert_begin, false, dh));
     k->ops->swiglu_back(k, dh, c->gate, c->up, q->pair_gate.data, dpair.data, da, db, h);
-    TT_TRY(k->ops->grouped_dw(k, dy, h, G, q->expert_begin, ddown));
-    TT_TRY(k->ops->grouped_dw(k, da, c->rows, G, q->expert_begin, dgate));
-    TT_TRY(k->ops->grouped_dw(k, db, c->rows, G, q->expert_begin, dup));
+    TT_TRY(k->ops->grouped_dw(k, dy, h, G, q->expert_begin, add, ddown));
+    TT_TRY(k->ops->grouped_dw(k, da, c->rows, G, q->expert_begin, add, dgate));
+    TT_TRY(k->ops->grouped_dw(k, db, c->rows, G, q->expert_begin, add, dup));
     TT_TRY(k->ops->grouped_dx(k, da, gate, G, q->expert_begin, false, dx_pair));
     TT_TRY(k->ops->grouped_dx(k, db, up, G, q->expert_begin, true, dx_pair));
     TT_PHASE(k->profile, DISPATCH);

@@ -42,6 +42,7 @@ struct tt_shards {
     tt_precision precision;
     unit_state *units;
     int64_t *offset; /* per parameter of the table, in its flat, -1: not on this ep rank */
+    bool *written;   /* per parameter: its gradient has been since it began, or, in a group of one, since it was to be 0 */
     tt_piece *pieces;
     int64_t num_pieces;
     tt_commons *commons[2]; /* of the world, and of efsdp where that is another group */
@@ -233,7 +234,8 @@ static tt_status create(const tt_params *params, const tt_mesh *mesh, tt_precisi
     *s = (tt_shards){.params = params, .mesh = mesh, .precision = precision};
     s->units = calloc((size_t)params->num_units + 1, sizeof *s->units);
     s->offset = calloc((size_t)params->num + 1, sizeof *s->offset);
-    if (!s->units || !s->offset) status = tt_error_set(TT_ENOMEM, "out of memory for the shard table");
+    s->written = calloc((size_t)params->num + 1, sizeof *s->written);
+    if (!s->units || !s->offset || !s->written) status = tt_error_set(TT_ENOMEM, "out of memory for the shard table");
     for (int u = 0; u < params->num_units && s->units; u++) s->units[u].group = group_of(mesh, &params->units[u]);
     for (int i = 0; i < num && status == TT_OK; i++) status = lay_out(s, units ? units[i] : i);
     if (status == TT_OK) status = create_pieces(s);
@@ -297,6 +299,7 @@ void tt_shards_destroy(tt_shards **s)
     free((*s)->buffers);
     free((*s)->units);
     free((*s)->offset);
+    free((*s)->written);
     free((*s)->pieces);
     free(*s);
     *s = NULL;
@@ -336,24 +339,49 @@ tt_shard_bytes tt_shards_bytes(const tt_shards *s)
     return bytes;
 }
 
+static bool is_alone(const unit_state *state)
+{
+    return tt_group_size(state->group) == 1;
+}
+
+/* A gradient of a group of one that nothing has been added to since it was to be 0. */
+static void zero_in_shard(const tt_shards *s, int64_t param)
+{
+    const tt_param *p = &s->params->at[param];
+    size_t size = tt_dtype_size(s->precision.real);
+    if (s->written[param]) return;
+    memset((char *)s->units[p->unit].flats[p->exact].gradient + (size_t)s->offset[param] * size, 0, (size_t)p->count * size);
+    s->written[param] = true;
+}
+
 tt_mat tt_shards_view(const tt_shards *s, const tt_piece *piece, tt_shard_part part)
 {
-    const flat *b = &s->units[s->params->at[piece->param].unit].flats[piece->flat];
+    const unit_state *state = &s->units[s->params->at[piece->param].unit];
+    const flat *b = &state->flats[piece->flat];
     tt_dtype moments = piece->flat ? s->precision.real : s->precision.moments;
     void *base[] = {b->weight, b->gradient, b->moment[0], b->moment[1]};
     tt_dtype type[] = {b->resident, s->precision.real, moments, moments};
     TT_ASSERT(base[part]);
+    if (part == TT_PART_GRADIENT && is_alone(state)) zero_in_shard(s, piece->param);
     return tt_mat_of((char *)base[part] + (size_t)piece->at * tt_dtype_size(type[part]), type[part], 1, piece->count);
+}
+
+static void forget_written(tt_shards *s, int unit)
+{
+    const tt_unit *u = &s->params->units[unit];
+    memset(s->written + u->first, 0, (size_t)u->count * sizeof *s->written);
 }
 
 void tt_shards_zero_gradients(tt_shards *s, tt_kernel *k)
 {
     TT_PHASE(k->profile, OPTIMIZER);
-    for (int u = 0; u < s->params->num_units; u++)
-        for (int f = 0; f < 2; f++) {
+    for (int u = 0; u < s->params->num_units; u++) {
+        if (is_alone(&s->units[u])) forget_written(s, u);
+        for (int f = 0; f < 2 && !is_alone(&s->units[u]); f++) {
             flat *b = &s->units[u].flats[f];
             if (b->gradient) k->ops->zero(k, tt_mat_of(b->gradient, s->precision.real, 1, b->layout.shard));
         }
+    }
 }
 
 /* --- units in use -------------------------------------------------------------------------------------------- */
@@ -466,25 +494,52 @@ static void give_full(tt_shards *s, unit_state *state, flat *b)
 tt_status tt_unit_gradient_begin(tt_shards *s, tt_kernel *k, int unit)
 {
     unit_state *state = &s->units[unit];
+    TT_PHASE(is_alone(state) ? NULL : k->profile, REDUCE);
     for (int f = 0; f < 2; f++) {
         flat *b = &state->flats[f];
         if (!b->gradient) continue;
         TT_ASSERT(!b->full);
-        if (tt_group_size(state->group) == 1) {
-            b->full = b->gradient;
-            continue;
-        }
-        TT_PHASE(k->profile, REDUCE);
-        TT_TRY(take_full(s, state, b));
-        k->ops->zero(k, tt_mat_of(b->full, s->precision.real, 1, full_count(state, b)));
+        if (is_alone(state)) b->full = b->gradient;
+        else TT_TRY(take_full(s, state, b));
     }
+    if (!is_alone(state)) forget_written(s, unit);
     return TT_OK;
 }
 
-tt_mat tt_unit_gradient(const tt_shards *s, int64_t param)
+tt_mat tt_unit_gradient_out(tt_shards *s, int64_t param, bool *accumulate)
 {
     const tt_param *p = &s->params->at[param];
+    *accumulate = s->written[param];
+    s->written[param] = true;
     return view(s, param, s->units[p->unit].flats[p->exact].full, s->precision.real);
+}
+
+tt_mat tt_unit_gradient(tt_shards *s, tt_kernel *k, int64_t param)
+{
+    bool written;
+    tt_mat g = tt_unit_gradient_out(s, param, &written);
+    if (!written) k->ops->zero(k, g);
+    return g;
+}
+
+/* Full gradients of several ranks: 0 where nothing was written, between parameters too. */
+static void fill_full(tt_shards *s, tt_kernel *k, int unit)
+{
+    const tt_unit *u = &s->params->units[unit];
+    unit_state *state = &s->units[unit];
+    size_t size = tt_dtype_size(s->precision.real);
+    int64_t done[2] = {0, 0}; /* of each flat */
+    for (int64_t i = u->first; i <= u->first + u->count; i++)
+        for (int f = 0; f < 2; f++) {
+            flat *b = &state->flats[f];
+            bool last = i == u->first + u->count, here = !last && s->params->at[i].exact == f && s->offset[i] >= 0;
+            int64_t begin = last ? full_count(state, b) : s->offset[i], end = begin;
+            if (!b->full || (!last && !here)) continue;
+            if (here) end += s->params->at[i].count;
+            if (here && !s->written[i]) begin = end;
+            k->ops->zero(k, tt_mat_of((char *)b->full + (size_t)done[f] * size, s->precision.real, 1, begin - done[f]));
+            done[f] = end;
+        }
 }
 
 /* This rank's range of the sum over all ranks is added to its shard. */
@@ -509,8 +564,9 @@ tt_status tt_unit_gradient_end(tt_shards *s, tt_kernel *k, int unit)
     bool experts = s->params->units[unit].kind == TT_UNIT_EXPERTS;
     double factor = experts || tt_fault(TT_FAULT_DENSE_TIMES_TP) ? 1 : 1.0 / s->mesh->tp_size;
     if (experts && tt_fault(TT_FAULT_EXPERT_TIMES_EP)) factor = s->mesh->ep_size;
-    bool alone = tt_group_size(state->group) == 1;
+    bool alone = is_alone(state);
     TT_PHASE(alone ? NULL : k->profile, REDUCE);
+    if (!alone) fill_full(s, k, unit);
     for (int f = 0; f < 2; f++) {
         flat *b = &state->flats[f];
         if (!alone && b->full && factor != 1)

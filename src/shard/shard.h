@@ -84,7 +84,8 @@ const tt_piece *tt_shards_pieces(const tt_shards *s, int64_t *num);
 typedef enum tt_shard_part { TT_PART_WEIGHT, TT_PART_GRADIENT, TT_PART_MOMENT1, TT_PART_MOMENT2 } tt_shard_part;
 tt_mat tt_shards_view(const tt_shards *s, const tt_piece *piece, tt_shard_part part);
 
-/* Gradients to zero. Local. */
+/* Gradients to zero. In a group of one nothing is written: what comes first overwrites them, or a look at them finds zeros.
+ * Local. */
 void tt_shards_zero_gradients(tt_shards *s, tt_kernel *k);
 
 /* --- units in use -------------------------------------------------------------------------------------------- */
@@ -99,12 +100,15 @@ void tt_unit_release(tt_shards *s, int unit);
 /* Views into a gathered unit: a weight as products want it ([1,n] for vectors). Borrowed until the release. */
 tt_weight tt_unit_weight(const tt_shards *s, int64_t param);
 
-/* tt_unit_gradient_begin - a zeroed full gradient for the unit, or the shard itself in a group of one. Collective over the
- *                          unit's group, as all of these.
- * tt_unit_gradient - view of one parameter's part of it, real.
- * tt_unit_gradient_end - reduce-scatter into the shard and release. */
+/* tt_unit_gradient_begin - a full gradient for the unit, or the shard itself in a group of one. Collective over the unit's
+ *                          group, as is the end.
+ * tt_unit_gradient - view of one parameter's part of it, real, to be added to.
+ * tt_unit_gradient_out - the same for who can overwrite as well as add: it must write all of it where *accumulate is false,
+ *                        which spares memory the zeros. Local.
+ * tt_unit_gradient_end - reduce-scatter into the shard and release. What nobody asked for is 0. */
 tt_status tt_unit_gradient_begin(tt_shards *s, tt_kernel *k, int unit);
-tt_mat tt_unit_gradient(const tt_shards *s, int64_t param);
+tt_mat tt_unit_gradient(tt_shards *s, tt_kernel *k, int64_t param);
+tt_mat tt_unit_gradient_out(tt_shards *s, int64_t param, bool *accumulate);
 tt_status tt_unit_gradient_end(tt_shards *s, tt_kernel *k, int unit);
 
 /* Bytes this rank holds for good, by part, and the most it has held at one time for units in use. Of what ranks share each

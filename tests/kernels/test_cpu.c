@@ -4,6 +4,7 @@
 #include "support/test.h"
 #include "support/kernel_levels.h"
 
+#include "base/checked.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/element.h"
 
@@ -287,6 +288,52 @@ static void moments_are_rounded_by_the_common_rule(void **state)
         }
 }
 
+/* Results too large for the caches go past them: over NaN, with what stands around them untouched, and with the bits of a
+ * sum with zeros. Sides that are whole tiles and that are not, sums of 0 to more than a block's
+ * terms, and groups without rows. */
+static void large_gradients_are_overwritten(void **state)
+{
+    (void)state;
+    enum { ROWS = 1037, GROUPS = 3 };
+    static const int64_t offset[GROUPS + 1] = {0, 16, 16, 20};
+    int levels = kernel_num_levels();
+    for (int level = 0; level < levels; level++)
+        for (int turn = 0; turn < 12; turn++) {
+            int64_t cols = (int64_t[]){2080, 2064, 2070}[turn % 3], depth = (int64_t[]){20, 0, 257, 256}[turn % 4];
+            bool grouped = depth == offset[GROUPS];
+            int64_t rows = grouped ? ROWS * GROUPS : ROWS, ld = tt_round_up(cols, 16);
+            kernel_rig *r = rig(level, 1 + turn % 2);
+            tt_dtype type = turn % 5 ? TT_F32 : TT_BF16;
+            tt_mat dy = kernel_rig_fill(r, kernel_rig_mat(r, type, depth, ROWS, true), 0, 1);
+            tt_mat x = kernel_rig_fill(r, kernel_rig_mat(r, type, depth, cols, true), 0, 1);
+            tt_mat all = tt_mat_of(aligned_alloc(64, (size_t)((rows + 2) * ld) * sizeof(float)), TT_F32, rows + 2, ld);
+            tt_mat zeros = kernel_rig_mat(r, TT_F32, rows, cols, true), dw[2][GROUPS];
+            tt_mat out = {tt_element_at(all, 1, 0), TT_F32, rows, cols, ld};
+            kernel_set_all(all, (double)NAN);
+            kernel_set_all(zeros, 0);
+            for (int g = 0; g < GROUPS && grouped; g++) {
+                dw[0][g] = tt_mat_rows(out, g * ROWS, (g + 1) * ROWS);
+                dw[1][g] = tt_mat_rows(zeros, g * ROWS, (g + 1) * ROWS);
+            }
+            if (grouped) {
+                assert_ok(r->k->ops->grouped_dw(r->k, dy, x, GROUPS, offset, false, dw[0]));
+                assert_ok(r->k->ops->grouped_dw(r->k, dy, x, GROUPS, offset, true, dw[1]));
+            } else {
+                assert_ok(r->k->ops->linear_dw(r->k, dy, x, false, out));
+                assert_ok(r->k->ops->linear_dw(r->k, dy, x, true, zeros));
+            }
+            for (int64_t i = 0; i < rows; i++)
+                for (int64_t j = 0; j < cols; j++)
+                    if (*(float *)tt_element_at(out, i, j) != *(float *)tt_element_at(zeros, i, j))
+                        fail_msg("%s, depth %lld: [%lld, %lld] is %g, expected %g", kernel_level_name(level),
+                                 (long long)depth, (long long)i, (long long)j, kernel_get(out, i, j), kernel_get(zeros, i, j));
+            for (int64_t i = 0; i < rows + 2; i++)
+                for (int64_t j = i % (rows + 1) ? cols : 0; j < ld; j++) assert_true(isnan(kernel_get(all, i, j)));
+            free(all.data);
+            kernel_rig_destroy(&r);
+        }
+}
+
 static void unknown_instruction_sets_are_refused(void **state)
 {
     (void)state;
@@ -311,6 +358,7 @@ int main(void)
         cmocka_unit_test(exp_is_accurate),
         cmocka_unit_test(stochastic_rounding_is_the_common_rule),
         cmocka_unit_test(moments_are_rounded_by_the_common_rule),
+        cmocka_unit_test(large_gradients_are_overwritten),
         cmocka_unit_test(unknown_instruction_sets_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

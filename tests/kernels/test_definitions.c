@@ -74,20 +74,24 @@ static void products_are_sums(void **state)
     kernel_rig_destroy(&r);
 }
 
-static void groups_without_rows_keep_their_gradient(void **state)
+static void groups_without_rows(void **state)
 {
     (void)state;
     kernel_rig *r = rig_empty(&tt_ops_ref);
     tt_mat dw[2] = {mat_of(r, 1, 2, (double[]){-0.0, 7}), mat_of(r, 1, 2, (double[]){1, 2})};
     tt_mat x = mat_of(r, 1, 2, (double[]){3, 4}), dy = mat_of(r, 1, 1, (double[]){10});
-    assert_ok(tt_ops_ref.grouped_dw(r->k, dy, x, 2, (int64_t[]){0, 0, 1}, dw));
+    assert_ok(tt_ops_ref.grouped_dw(r->k, dy, x, 2, (int64_t[]){0, 0, 1}, true, dw));
     assert_true(signbit(kernel_get(dw[0], 0, 0)));
     assert_close(kernel_get(dw[0], 0, 1), 7, 0);
     assert_close(kernel_get(dw[1], 0, 0), 31, 0);
     assert_close(kernel_get(dw[1], 0, 1), 42, 0);
     /* No rows at all: not even -0 becomes 0. */
-    assert_ok(tt_ops_ref.linear_dw(r->k, tt_mat_rows(dy, 0, 0), tt_mat_rows(x, 0, 0), dw[0]));
+    assert_ok(tt_ops_ref.linear_dw(r->k, tt_mat_rows(dy, 0, 0), tt_mat_rows(x, 0, 0), true, dw[0]));
     assert_true(signbit(kernel_get(dw[0], 0, 0)));
+    /* Nothing to add to: groups without rows are 0. */
+    assert_ok(tt_ops_ref.grouped_dw(r->k, dy, x, 2, (int64_t[]){0, 0, 1}, false, dw));
+    for (int g = 0; g < 2; g++)
+        for (int j = 0; j < 2; j++) assert_close(kernel_get(dw[g], 0, j), g * (j + 3) * 10, 0);
     kernel_rig_destroy(&r);
 }
 
@@ -431,7 +435,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kernels_open_and_close),
         cmocka_unit_test(products_are_sums),
-        cmocka_unit_test(groups_without_rows_keep_their_gradient),
+        cmocka_unit_test(groups_without_rows),
         cmocka_unit_test(elementwise_values),
         cmocka_unit_test(elements_of_every_type),
         cmocka_unit_test(rmsnorm_values),

@@ -235,8 +235,7 @@ static void linear_build(kernel_rig *r)
     r->num_out = 1;
     r->din[0] = empty(r, result(r), T, K);
     r->din[1] = empty(r, r->real, N, K);
-    r->base[0] = has(r, CASE_ACCUMULATE) ? 1 : 0;
-    r->base[1] = 1;
+    r->base[0] = r->base[1] = has(r, CASE_ACCUMULATE) ? 1 : 0;
     if (has(r, CASE_BIAS)) r->din[2] = empty(r, r->real, 1, N), r->base[2] = 1;
 }
 
@@ -251,7 +250,7 @@ static void linear_backward(kernel_rig *r)
 {
     tt_weight w = {.w = r->in[1]};
     assert_ok(r->k->ops->linear_dx(r->k, r->dout[0], &w, has(r, CASE_ACCUMULATE), r->din[0]));
-    assert_ok(r->k->ops->linear_dw(r->k, r->dout[0], r->in[0], r->din[1]));
+    assert_ok(r->k->ops->linear_dw(r->k, r->dout[0], r->in[0], has(r, CASE_ACCUMULATE), r->din[1]));
     if (has(r, CASE_BIAS)) r->k->ops->bias_db(r->k, r->dout[0], r->din[2]);
 }
 
@@ -277,8 +276,7 @@ static void grouped_build(kernel_rig *r)
     r->num_out = 1;
     r->din[0] = empty(r, result(r), P, K);
     r->din[1] = empty(r, r->real, G * N, K);
-    r->base[0] = has(r, CASE_ACCUMULATE) ? 1 : 0;
-    r->base[1] = 1;
+    r->base[0] = r->base[1] = has(r, CASE_ACCUMULATE) ? 1 : 0;
     r->weights = bytes((size_t)G, sizeof *r->weights);
     r->views = bytes((size_t)G, sizeof *r->views);
     r->offset = bytes((size_t)G + 1, sizeof *r->offset);
@@ -299,7 +297,7 @@ static void grouped_backward(kernel_rig *r)
 {
     int64_t G = r->c->size[3];
     assert_ok(r->k->ops->grouped_dx(r->k, r->dout[0], r->weights, G, r->offset, has(r, CASE_ACCUMULATE), r->din[0]));
-    assert_ok(r->k->ops->grouped_dw(r->k, r->dout[0], r->in[0], G, r->offset, r->views));
+    assert_ok(r->k->ops->grouped_dw(r->k, r->dout[0], r->in[0], G, r->offset, has(r, CASE_ACCUMULATE), r->views));
 }
 
 /* --- elementwise: rows, cols ------------------------------------------------------------------------------------ */

@@ -194,10 +194,11 @@ static tt_status linear_dx(tt_kernel *k, tt_mat dy, const tt_weight *w, bool acc
     return multiply(k, (product){TT_ONEDNN_INPUT, dy, w->w, dx, accumulate}, (tt_mat){0});
 }
 
-static tt_status linear_dw(tt_kernel *k, tt_mat dy, tt_mat x, tt_mat dw)
+static tt_status linear_dw(tt_kernel *k, tt_mat dy, tt_mat x, bool accumulate, tt_mat dw)
 {
-    if (!is_large(k, TT_ONEDNN_WEIGHT, x.rows, dw.rows, dw.cols)) return state_of(k)->cpu.ops.linear_dw(k, dy, x, dw);
-    return multiply(k, (product){TT_ONEDNN_WEIGHT, dy, x, dw, true}, (tt_mat){0});
+    if (!is_large(k, TT_ONEDNN_WEIGHT, x.rows, dw.rows, dw.cols))
+        return state_of(k)->cpu.ops.linear_dw(k, dy, x, accumulate, dw);
+    return multiply(k, (product){TT_ONEDNN_WEIGHT, dy, x, dw, accumulate}, (tt_mat){0});
 }
 
 static tt_status grouped_linear(tt_kernel *k, tt_mat x, const tt_weight *w, int64_t G, const int64_t *offset,
@@ -226,14 +227,14 @@ static tt_status grouped_dx(tt_kernel *k, tt_mat dy, const tt_weight *w, int64_t
     return TT_OK;
 }
 
-static tt_status grouped_dw(tt_kernel *k, tt_mat dy, tt_mat x, int64_t G, const int64_t *offset, const tt_mat *dw)
+static tt_status grouped_dw(tt_kernel *k, tt_mat dy, tt_mat x, int64_t G, const int64_t *offset, bool accumulate,
+                            const tt_mat *dw)
 {
     if (!are_large(k, TT_ONEDNN_WEIGHT, offset, G, dy.cols, x.cols))
-        return state_of(k)->cpu.ops.grouped_dw(k, dy, x, G, offset, dw);
+        return state_of(k)->cpu.ops.grouped_dw(k, dy, x, G, offset, accumulate, dw);
     for (int64_t g = 0; g < G; g++) {
         int64_t begin = offset[g], end = offset[g + 1];
-        if (begin == end) continue;
-        TT_TRY(linear_dw(k, tt_mat_rows(dy, begin, end), tt_mat_rows(x, begin, end), dw[g]));
+        TT_TRY(linear_dw(k, tt_mat_rows(dy, begin, end), tt_mat_rows(x, begin, end), accumulate, dw[g]));
     }
     return TT_OK;
 }
@@ -277,7 +278,7 @@ static tt_status make_products(tt_onednn *o)
 {
     for (int half = 0; half <= o->has_bf16; half++)
         for (int form = 0; form < TT_ONEDNN_FORMS; form++)
-            for (int sum = form == TT_ONEDNN_WEIGHT; sum < 2; sum++)
+            for (int sum = 0; sum < 2; sum++)
                 TT_TRY(status_of(make_product(o, half ? dnnl_bf16 : dnnl_f32, (tt_onednn_form)form, sum,
                                               &o->product[half][form][sum]),
                                  "making a product"));
