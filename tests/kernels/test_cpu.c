@@ -288,6 +288,36 @@ static void moments_are_rounded_by_the_common_rule(void **state)
         }
 }
 
+/* In products and updates, on all threads, and not behind them: the caller's own arithmetic stays what it was. */
+static void subnormal_numbers_are_zeros(void **state)
+{
+    (void)state;
+    enum { N = 40000, K = 64 };
+    const double tiny = 1e-40;
+    for (int level = 0; level < kernel_num_levels(); level++) {
+        kernel_rig *r = rig(level, 3);
+        tt_mat x = kernel_rig_mat(r, TT_F32, 300, K, true), y = kernel_rig_mat(r, TT_F32, 300, 200, true);
+        tt_mat p = kernel_rig_mat(r, TT_F32, 1, N, true), g = kernel_rig_mat(r, TT_F32, 1, N, true);
+        tt_mat m = kernel_rig_mat(r, TT_F32, 1, N, true), v = kernel_rig_mat(r, TT_F32, 1, N, true);
+        tt_weight w = {.w = kernel_rig_mat(r, TT_F32, 200, K, true)};
+        kernel_set_all(x, tiny), kernel_set_all(w.w, 1), kernel_set_all(p, 1);
+        kernel_set_all(g, 0), kernel_set_all(m, tiny), kernel_set_all(v, tiny);
+        assert_ok(r->k->ops->linear(r->k, x, &w, (tt_mat){0}, false, y));
+        for (int64_t i = 0; i < y.rows; i++)
+            for (int64_t j = 0; j < y.cols; j++) assert_close(kernel_get(y, i, j), 0, 0);
+        r->k->ops->adamw(r->k, &(tt_adamw){.lr = 1, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .clip = 1, .step = 9}, p, g, m, v);
+        for (int64_t i = 0; i < N; i++) {
+            assert_close(kernel_get(m, 0, i), 0, 0);
+            assert_close(kernel_get(v, 0, i), 0, 0);
+            assert_close(kernel_get(p, 0, i), 1, 0);
+        }
+        volatile float own = (float)tiny;
+        own = own * 0.5f;
+        assert_true(own > 0);
+        kernel_rig_destroy(&r);
+    }
+}
+
 /* Results too large for the caches go past them: over NaN, with what stands around them untouched, and with the bits of a
  * sum with zeros. Sides that are whole tiles and that are not, sums of 0 to more than a block's
  * terms, and groups without rows. */
@@ -358,6 +388,7 @@ int main(void)
         cmocka_unit_test(exp_is_accurate),
         cmocka_unit_test(stochastic_rounding_is_the_common_rule),
         cmocka_unit_test(moments_are_rounded_by_the_common_rule),
+        cmocka_unit_test(subnormal_numbers_are_zeros),
         cmocka_unit_test(large_gradients_are_overwritten),
         cmocka_unit_test(unknown_instruction_sets_are_refused),
     };

@@ -9,6 +9,10 @@
 
 #include "kernels/ops.h"
 
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
 typedef enum tt_cpu_isa { TT_CPU_BASE, TT_CPU_AVX2, TT_CPU_AVX512 } tt_cpu_isa;
 
 typedef struct tt_cpu {
@@ -35,10 +39,49 @@ void tt_cpu_avx512_fill(tt_ops *ops);
 void tt_cpu_rows_fill(tt_ops *ops);
 
 /* TT_PARALLEL_FOR(k, threads, schedule, name) for (...) ... - iterations shared by so many threads. What each of them does is a
- * span of the profile, up to its own last iteration: who waits for the others shows as a gap. */
+ * span of the profile, up to its own last iteration: who waits for the others shows as a gap. TT_PARALLEL_FLUSHED is the same
+ * with TT_FLUSHED: for all but choices of experts, which numbers of any size may decide. */
 #define TT_PRAGMA(...) _Pragma(#__VA_ARGS__)
+
+/* TT_FLUSHED - the statement behind it takes subnormal numbers for 0 and makes none. Each costs more than a hundred cycles on
+ * many processors, and training makes them by the million: what softmax leaves for tokens that are out of the question,
+ * moments of weights that have no gradient any more. They are 0 beside anything that they meet. */
+static inline unsigned tt_flush_begin(void)
+{
+#if defined(__x86_64__)
+    unsigned was = _mm_getcsr();
+    _mm_setcsr(was | 0x8040);
+    return was;
+#elif defined(__aarch64__)
+    uint64_t was, flush;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(was));
+    flush = was | 1u << 24;
+    __asm__ volatile("msr fpcr, %0" ::"r"(flush));
+    return (unsigned)was;
+#else
+    return 0;
+#endif
+}
+
+static inline void tt_flush_end(unsigned was)
+{
+#if defined(__x86_64__)
+    _mm_setcsr(was);
+#elif defined(__aarch64__)
+    uint64_t to = was;
+    __asm__ volatile("msr fpcr, %0" ::"r"(to));
+#else
+    (void)was;
+#endif
+}
+
+#define TT_FLUSHED for (unsigned was_ = tt_flush_begin(), flushed_ = 1; flushed_; tt_flush_end(was_), flushed_ = 0)
+
 #define TT_PARALLEL_FOR(k, threads, how, name)                                                               \
     TT_PRAGMA(omp parallel num_threads(threads))                                                             \
     TT_SPAN((k)->profile, name) TT_PRAGMA(omp for schedule(how) nowait)
+#define TT_PARALLEL_FLUSHED(k, threads, how, name)                                                           \
+    TT_PRAGMA(omp parallel num_threads(threads))                                                             \
+    TT_SPAN((k)->profile, name) TT_FLUSHED TT_PRAGMA(omp for schedule(how) nowait)
 
 #endif
