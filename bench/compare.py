@@ -26,8 +26,11 @@ import itertools
 import json
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
 
 import measured
@@ -40,6 +43,8 @@ ROOT = os.path.dirname(HERE)
 # have 8 bits, and a loss is a mean over many tokens. Norms: torch adds up squares in fp32 without care and comes out too small,
 # by 1.7 % for a tensor of 2^27 normal numbers, so they only show that it is the same gradient.
 TOLERANCE = {"fp32": {"losses": 2e-5, "grad_norms": 5e-2}, "bf16": {"losses": 3e-3, "grad_norms": 5e-2}}
+
+LIMIT = 1800  # seconds that a contender may take
 
 # glibc gives blocks of some MiB back to the system when they are freed, and the next step pays for new pages: on machines
 # where these are slow that is a third of the baseline's step. What keeps them:
@@ -76,7 +81,9 @@ class Contender:
         env = {**os.environ, **self.env}
         start = time.monotonic()
         p = subprocess.Popen(self.command, env=env, cwd=ROOT, text=True, stdout=subprocess.PIPE,
-                             stderr=subprocess.STDOUT)
+                             stderr=subprocess.STDOUT, start_new_session=True)
+        late = threading.Timer(LIMIT, os.killpg, (p.pid, signal.SIGTERM))
+        late.start()
         result, said = None, []
         for line in p.stdout:
             said.append(line)
@@ -84,8 +91,11 @@ class Contender:
                 result = {"seconds": [time.monotonic() - start]}
             elif line.startswith("{"):
                 result = json.loads(line)
-        if p.wait() != 0 or result is None:
-            self.failure = "".join(said[-3:]).strip().replace("\n", " ")[-200:] or f"exit status {p.returncode}"
+        code = p.wait()
+        late.cancel()
+        killed = code == -9 or any("SIGKILL" in line for line in said)
+        if code != 0 or result is None:
+            self.failure = "killed: out of memory?" if killed else "".join(said[-3:]).strip().replace("\n", " ")[-200:] or f"exit status {code}"
             say(f"  {self.name} failed: {self.failure}")
         else:
             self.runs.append(result)
@@ -101,11 +111,14 @@ def say(text):
     print(text, file=sys.stderr, flush=True)
 
 
-def take_turns(contenders, repeats):
-    for i in range(repeats):
-        say(f"repetition {i + 1} of {repeats}")
+def take_turns(contenders, repeats, warm=False):
+    """warm: one more repetition in front, whose runs are left out."""
+    for i in range(-int(warm), repeats):
+        say(f"repetition {i + 1} of {repeats}" if i >= 0 else "to warm up")
         for c in contenders if i % 2 == 0 else contenders[::-1]:
             c.run()
+            if i < 0:
+                c.runs.clear()
 
 
 class Bench:
@@ -118,6 +131,8 @@ class Bench:
         self.env = {"OMP_NUM_THREADS": str(args.threads), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
                     "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                     "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none"}
+        if args.isa == "avx2":
+            self.env.update(TARTAN_ISA="avx2", ONEDNN_MAX_CPU_ISA="AVX2", ATEN_CPU_CAPABILITY="avx2", MKL_ENABLE_INSTRUCTIONS="AVX2")
         known = settings()
         name = args.setting or ("tcmalloc" if "tcmalloc" in known else "glibc")
         if name not in known:
@@ -134,18 +149,25 @@ class Bench:
     def script(self, name):
         return [self.args.python, os.path.join(HERE, name)]
 
+    def init(self, config, folder, *more):
+        """A model folder, made once: whole or not at all."""
+        if os.path.exists(os.path.join(ROOT, folder)):
+            return
+        say(f"making {folder}")
+        part = folder + ".part"
+        shutil.rmtree(os.path.join(ROOT, part), ignore_errors=True)
+        subprocess.run([self.program("tartan"), "init", config, part, *more], cwd=ROOT, check=True)
+        os.rename(os.path.join(ROOT, part), os.path.join(ROOT, folder))
+
     def model(self, shape, layers):
         """A folder of random bf16 weights, made once."""
         folder = os.path.join(self.args.build, "bench-models", f"{shape}-{layers}")
-        if os.path.exists(os.path.join(ROOT, folder, "config.json")):
-            return folder
-        say(f"making {folder}")
         config = os.path.join(ROOT, folder + ".json")
         os.makedirs(os.path.dirname(config), exist_ok=True)
         describe = [self.program("bench/bench_step"), "--shape", shape, "--layers", str(layers), "--config"]
         with open(config, "w") as f:
             subprocess.run(describe, stdout=f, cwd=ROOT, check=True)
-        subprocess.run([self.program("tartan"), "init", config, folder], cwd=ROOT, check=True)
+        self.init(config, folder)
         return folder
 
     def measure_roofs(self):
@@ -313,7 +335,7 @@ def case_ranks(bench):
             rows.append({"case": f"T = {tokens} a rank, {precision}", "who": c.name, "s/step": seconds_text(c),
                          "tok/s": rate(c, 2 * tokens), "as fast as tartan 1 process": speed(c, one),
                          "as fast as the baseline's best": speed(c, best),
-                         "peak MiB, sum": c.runs and f"{max(r.get('peak_rss_sum_mib', r['peak_rss_mib']) for r in c.runs):.0f}",
+                         "peak MiB, sum": None if not c.runs else f"{max(r.get('peak_rss_sum_mib', r['peak_rss_mib']) for r in c.runs):.0f}",
                          "first losses, its and the best's (difference)": agreement(c, best)})
     print_table(f"two ranks of one thread, one process of two threads; baseline with {bench.setting}", rows)
 
@@ -321,17 +343,13 @@ def case_ranks(bench):
 def case_start(bench):
     model, out = (os.path.join(bench.args.build, "bench-models", name) for name in ("tiny", "out"))
     data = "examples/chat/train.jsonl"
-    if not os.path.exists(os.path.join(ROOT, model)):
-        subprocess.run([bench.program("tartan"), "init", "examples/chat/config.json", model, "--tokenizer",
-                        "examples/chat/tokenizer"], cwd=ROOT, check=True)
+    bench.init("examples/chat/config.json", model, "--tokenizer", "examples/chat/tokenizer")
     keys = {"model_name_or_path": model, "dataset_name": data, "output_dir": out, "overwrite_output_dir": "true",
             "max_steps": "1", "per_device_train_batch_size": "8", "max_length": "256", "bf16": "false", "save_strategy": "no"}
     own = Contender("tartan", [bench.program("tartan"), "sft"] + [f"--{k}={v}" for k, v in keys.items()], bench.env,
                     until="step 1/1")
     other = Contender("baseline", bench.script("baseline_start.py") + [model, data, out], bench.env, until="first step")
-    take_turns([own, other], bench.args.repeats + 1)
-    for c in (own, other):
-        c.runs = c.runs[1:]  # the first one finds the disk's caches cold
+    take_turns([own, other], bench.args.repeats, warm=True)  # the first one finds the disk's caches cold
     print_table("from the start to the end of the first step, 7.9 M parameters, 4,000 rows",
                 [{"who": c.name, "s": seconds_text(c), "times as fast": speed(c, other)} for c in (own, other)])
 
@@ -404,7 +422,7 @@ def case_settings(bench):
     take_turns(contenders, bench.args.repeats)
     print_table(f"settings of the baseline, L = 1, T = {tokens}",
                 [{"setting": c.name, "s/step": seconds_text(c), "forward / backward / optimizer": phases_text(c),
-                  "peak MiB": c.runs and f"{max(c.all('peak_rss_mib')):.0f}"} for c in contenders])
+                  "peak MiB": None if not c.runs else f"{max(c.all('peak_rss_mib')):.0f}"} for c in contenders])
 
 
 CASES = {name[5:]: f for name, f in list(globals().items()) if name.startswith("case_")}
@@ -437,12 +455,15 @@ def parse():
     p.add_argument("--steps", type=int, default=5)
     p.add_argument("--quick", action="store_true", help="one warm-up step, two timed ones, one repetition")
     p.add_argument("--setting", help="of the baseline's allocator (default: tcmalloc where there is one, else glibc)")
+    p.add_argument("--isa", choices=("avx2",), help="keep both sides from newer instructions, as on a machine without them")
     p.add_argument("--tokenizer", help="tokenise: folder of the tokenizer")
     p.add_argument("--chat", help="tokenise: a .jsonl of messages (default: examples/chat/train.jsonl)")
     p.add_argument("--self-test", action="store_true", help="of the statistics; runs nothing else")
     args = p.parse_args()
     if args.quick:
         args.warmup, args.steps, args.repeats = 1, 2, 1
+    if "ranks" in args.case and args.threads != 2:
+        p.error(f"--threads is {args.threads}, but the case ranks compares two ranks of one thread with one of two; leave it out")
     args.python = os.path.abspath(args.python)
     return args
 

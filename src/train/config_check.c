@@ -57,9 +57,16 @@ static void modern_spelling(tt_config *c)
     }
 }
 
+static void without_effect(const tt_config *c)
+{
+    if (c->optim == TT_OPTIMIZER_SGD && c->optim_state_dtype == TT_STATE_DTYPE_BFLOAT16)
+        tt_warn("optim_state_dtype: bfloat16 has no effect: optim: sgd keeps no state");
+}
+
 static tt_status fill_defaults(tt_config *c)
 {
     modern_spelling(c);
+    without_effect(c);
     if (c->bf16 == TT_FLAG_UNSET) c->bf16 = c->fp16 ? TT_FLAG_FALSE : TT_FLAG_TRUE;
     if (c->data_seed == TT_CONFIG_UNSET) c->data_seed = c->seed;
     if (c->eval_packing == TT_FLAG_UNSET) c->eval_packing = c->packing ? TT_FLAG_TRUE : TT_FLAG_FALSE;

@@ -93,6 +93,7 @@ static tt_status refuse(const tt_config_key *k, const json_t *v, const char *pla
     tt_config_spell(v, given, sizeof given);
     /* YAML made a number or a boolean of what was meant as a text. */
     bool unquoted = k->kind == TT_KIND_TEXT && (json_is_number(v) || json_is_boolean(v));
+    if (json_is_null(v)) return tt_error_set(TT_ECONFIG, "%s is null; expected %s", place, expected);
     return tt_error_set(TT_ECONFIG, "%s is %s %s; expected %s%s", place, tt_json_kind(v), given, expected,
                         unquoted ? ": put it in quotes" : "");
 }

@@ -238,7 +238,7 @@ static void wrong_values_are_named(void **state)
         {"max_length: \"-9223372036854775808\"", "key 'max_length' is"},
         {"seed: -1", "at least 0, at most 4294967295"},
         {"seed: 4294967296", "at most 4294967295"},
-        {"seed: null", "key 'seed' is null null; expected a whole number"},
+        {"seed: null", "key 'seed' is null; expected a whole number"},
         {"adam_beta1: 1.0", "a finite number, at least 0, below 1"},
         {"adam_beta2: -0.1", "key 'adam_beta2' is real -0.1"},
         {"learning_rate: '.nan'",
@@ -541,6 +541,21 @@ static void deprecated_spellings_warn_and_change(void **state)
     tt_config_free(&c);
 }
 
+static void what_has_no_effect_is_told(void **state)
+{
+    (void)state;
+    for (int sgd = 0; sgd < 2; sgd++) {
+        int warnings = 0;
+        tt_config c;
+        tt_log_set_hook(count_warnings, &warnings);
+        assert_ok(from_yaml(&c, sgd ? "optim: sgd\noptim_state_dtype: bfloat16" : "optim_state_dtype: bfloat16"));
+        assert_ok(tt_config_resolve(&c));
+        assert_int_equal(warnings, sgd);
+        tt_log_set_hook(NULL, NULL);
+        tt_config_free(&c);
+    }
+}
+
 static void texts_and_numbers_survive_the_file(void **state)
 {
     (void)state;
@@ -762,6 +777,7 @@ int main(void)
         cmocka_unit_test(what_asks_for_nothing_is_accepted),
         cmocka_unit_test(packing_implies_padding_free),
         cmocka_unit_test(deprecated_spellings_warn_and_change),
+        cmocka_unit_test(what_has_no_effect_is_told),
         cmocka_unit_test(texts_and_numbers_survive_the_file),
         cmocka_unit_test(any_value_under_any_key),
         cmocka_unit_test(deep_values_are_refused),
