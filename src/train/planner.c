@@ -52,8 +52,9 @@ static tt_status refuse(int64_t limit, const tt_memory_shape *s, const tt_memory
     char terms[400];
     size_t n = 0;
     for (int t = 0; t < TT_MEMORY_NUM_TERMS; t++)
-        n += (size_t)snprintf(terms + n, sizeof terms - n, "%s%s %.1f", t ? ", " : "", tt_memory_term_name((tt_memory_term)t),
-                              mib(c->plan.bytes[t]));
+        if (c->plan.bytes[t] > 0)
+            n += (size_t)snprintf(terms + n, sizeof terms - n, "%s%s %.1f", n ? ", " : "",
+                                  tt_memory_term_name((tt_memory_term)t), mib(c->plan.bytes[t]));
     return tt_error_set(TT_ECONFIG,
                         "max_memory is %lld bytes, %.1f MiB, and the %d rank%s of a host need%s %.1f MiB %s, with micro-steps of "
                         "up to %lld tokens (%s MiB %s, and 5 %% in reserve); raise max_memory, %s",

@@ -7,7 +7,6 @@
 #include "train/flops.h"
 #include "train/hosts.h"
 #include "train/metrics.h"
-#include "train/planner.h"
 #include "train/resume.h"
 #include "train/schedule.h"
 #include "train/state.h"
@@ -32,7 +31,6 @@ typedef struct job {
     tt_sft_data data;
     tt_steps steps;
     tt_schedule schedule;
-    tt_memory_choice choice; /* with max_memory */
     tt_engine engine;
     double balance_coef;
     int64_t *order;        /* [rows] of the current epoch */
@@ -210,17 +208,17 @@ static tt_status choose_memory(job *j)
     TT_TRY(tt_agree(tt_comm_world(j->comm), "prepare", tt_planner_largest(j->data.rows, j->steps.batch, &tokens, &targets)));
     tt_memory_shape shape = memory_shape(j, tokens, targets);
     shape.uneven = true;
-    return tt_planner_choose(j->comm, c->max_memory, &j->model, &shape, &j->choice);
+    return tt_planner_choose(j->comm, c->max_memory, &j->model, &shape, &j->report->choice);
 }
 
 /* As chosen. Arenas are booked, so that a micro-step that is larger than those before it leaves no blocks behind. */
 static tt_status keep_layers(job *j)
 {
     tt_model *m = &j->engine.model;
-    const int64_t *planned = j->choice.plan.bytes;
+    const int64_t *planned = j->report->choice.plan.bytes;
     m->recompute = j->config->gradient_checkpointing;
     if (j->config->max_memory == TT_CONFIG_UNSET) return TT_OK;
-    m->kept_layers = j->choice.kept_layers;
+    m->kept_layers = j->report->choice.kept_layers;
     TT_TRY(tt_arena_book(m->keep, planned[TT_MEMORY_KEPT]));
     TT_TRY(tt_arena_book(m->work, planned[TT_MEMORY_BLOCK]));
     return tt_arena_book(m->kernel->scratch, planned[TT_MEMORY_SCRATCH]);
@@ -608,10 +606,12 @@ static void announce(const job *j)
     const tt_data_report *d = tt_dataset_report(j->data.rows);
     tt_info("data: %lld rows, %lld tokens, %lld of them trained; %lld steps", (long long)d->rows_kept,
             (long long)d->tokens, (long long)d->targets, (long long)j->steps.total);
-    if (j->config->max_memory != TT_CONFIG_UNSET)
-        tt_info("memory: %lld of %lld layers keep their activations; planned for the %d rank%s of a host %.1f MiB, of which 5 %% in reserve; max_memory %.1f MiB",
-                (long long)j->choice.kept_layers, (long long)j->engine.config.num_layers, j->choice.ranks,
-                j->choice.ranks > 1 ? "s" : "", (double)j->choice.bytes / 1048576, (double)j->config->max_memory / 1048576);
+    const tt_memory_choice *choice = &j->report->choice;
+    if (choice->ranks > 0)
+        tt_info("memory: %lld of %lld layers keep their activations; %.1f MiB planned for the %d rank%s of a host, 5 %% of it in "
+                "reserve, of %.1f MiB (max_memory)",
+                (long long)choice->kept_layers, (long long)j->engine.config.num_layers, (double)choice->bytes / 1048576, choice->ranks,
+                choice->ranks > 1 ? "s" : "", (double)j->config->max_memory / 1048576);
     if (j->resumed.path)
         tt_info("resumed: '%s', step %lld of %lld, epoch %.2f", j->resumed.path, (long long)j->first_step, (long long)j->steps.total,
                 tt_steps_epoch(&j->steps, j->first_step));
