@@ -30,7 +30,8 @@ tt_status tt_planner_largest(const tt_dataset *d, int64_t batch, int64_t *tokens
 {
     int64_t num = tt_dataset_rows(d);
     int64_t *lengths = calloc((size_t)num, sizeof *lengths), *trained = calloc((size_t)num, sizeof *trained);
-    tt_status status = lengths && trained ? TT_OK : tt_error_set(TT_ENOMEM, "out of memory for the lengths of %lld rows", (long long)num);
+    tt_status status = lengths && trained ? TT_OK
+                                           : tt_error_set(TT_ENOMEM, "out of memory for the lengths of %lld rows", (long long)num);
     for (int64_t i = 0; i < num && status == TT_OK; i++) {
         const int32_t *ids, *labels;
         tt_dataset_row(d, i, &ids, &labels, &lengths[i]);
