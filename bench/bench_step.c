@@ -2,9 +2,9 @@
  * memory by term. bench/baseline_step.py is its counterpart, bench/compare.py runs both.
  *
  *   build/bench/bench_step [--shape olmoe] [--layers 1] [--tokens 1024] [--rows 1] [--warmup 2] [--steps 5] [--threads 0]
- *                          [--ep_size 1] [--bf16] [--resident bf16] [--moments bf16] [--no_recompute] [--model FOLDER]
- *                          [--experts N] [--width N] [--hidden N] [--heads N] [--chosen N] [--vocab N] [--profile] [--json]
- *                          [--config]
+ *                          [--ep_size 1] [--bf16] [--resident bf16] [--moments bf16] [--no_recompute] [--kept_layers 1]
+ *                          [--model FOLDER] [--experts N] [--width N] [--hidden N] [--heads N] [--chosen N] [--vocab N]
+ *                          [--profile] [--json] [--config]
  *   mpirun -n 2 build/bench/bench_step --tokens 512 --ep_size 2       tokens and rows are those of each rank;
  *                                                                     TARTAN_SHARED=0 in front: ranks send messages instead
  *                                                                     of sharing memory
@@ -50,7 +50,7 @@ typedef struct options {
     shape shape;
     const char *model, *resident_name, *moments_name;
     tt_dtype resident, moments;
-    int64_t tokens, rows, warmup, steps, threads, ep, bf16, no_recompute, profile, json, config;
+    int64_t tokens, rows, warmup, steps, threads, ep, bf16, no_recompute, kept, profile, json, config;
 } options;
 
 typedef struct roofs {
@@ -192,7 +192,7 @@ static tt_status plan_memory(const options *o, const tt_engine *e, tt_memory *pl
                          .moments = true,
                          .recompute = e->model.recompute,
                          .kept_layers = e->model.kept_layers,
-        .shared = tt_shards_are_shared(e->shards),
+                         .shared = tt_shards_are_shared(e->shards),
                          .tokens = o->tokens * o->rows,
                          .targets = (o->tokens - 1) * o->rows,
                          .loss_chunk = e->model.loss_chunk};
@@ -274,7 +274,8 @@ static tt_status print_memory(const options *o, const tt_engine *e, const outcom
                           held.units_peak,
                           (int64_t)tt_arena_peak(e->model.keep),
                           (int64_t)tt_arena_peak(e->model.work),
-                          (int64_t)tt_arena_peak(e->kernel->scratch)};
+                          (int64_t)tt_arena_peak(e->kernel->scratch),
+                          0};
     printf("memory of rank 0, MiB      planned   measured\n");
     for (int t = 0; t < TT_MEMORY_NUM_TERMS; t++)
         printf("  %-22s %9.1f  %9.1f\n", tt_memory_term_name((tt_memory_term)t), (double)plan.bytes[t] / 1048576,
@@ -313,6 +314,7 @@ static tt_status measure(const options *o, tt_engine *e, const roofs *r, outcome
 {
     tt_profiler profiler = {0};
     e->model.recompute = !o->no_recompute;
+    e->model.kept_layers = o->kept;
     if (o->profile) TT_TRY(tt_profiler_open(&profiler, e->mesh->comm, e->kernel));
     tt_status status = run_steps(o, e, &profiler, out);
     if (status == TT_OK) status = tt_profiler_report(&profiler, &out->profile);
@@ -398,6 +400,7 @@ static tt_status parse(int argc, char **argv, options *o)
                  {"--ep_size", &o->ep, NULL, false},
                  {"--bf16", &o->bf16, NULL, true},
                  {"--no_recompute", &o->no_recompute, NULL, true},
+                 {"--kept_layers", &o->kept, NULL, false},
                  {"--profile", &o->profile, NULL, true},
                  {"--json", &o->json, NULL, true},
                  {"--config", &o->config, NULL, true},
@@ -416,8 +419,8 @@ static tt_status parse(int argc, char **argv, options *o)
         else
             *known[j].number = known[j].flag ? 1 : atoll(argv[++i]);
     }
-    TT_CHECK(o->steps > 0 && o->warmup >= 0 && o->tokens > 1 && o->rows > 0, TT_ECONFIG,
-             "--steps and --rows must be above 0, --tokens above 1, --warmup not below 0");
+    TT_CHECK(o->steps > 0 && o->warmup >= 0 && o->tokens > 1 && o->rows > 0 && o->kept >= 0, TT_ECONFIG,
+             "--steps and --rows must be above 0, --tokens above 1, --warmup and --kept_layers not below 0");
     TT_TRY(read_dtype("resident", o->resident_name, &o->resident));
     return read_dtype("moments", o->moments_name, &o->moments);
 }
@@ -425,7 +428,7 @@ static tt_status parse(int argc, char **argv, options *o)
 int main(int argc, char **argv)
 {
     options o = {
-        .resident_name = "f32", .moments_name = "f32", .tokens = 1024, .rows = 1, .warmup = 2, .steps = 5, .ep = 1};
+        .resident_name = "f32", .moments_name = "f32", .tokens = 1024, .rows = 1, .warmup = 2, .steps = 5, .ep = 1, .kept = 1};
     tt_comm *comm = NULL;
     tt_status status = parse(argc, argv, &o);
     if (status != TT_OK) return fprintf(stderr, "bench_step: %s\n", tt_error_text()), tt_status_exit(status);

@@ -30,7 +30,8 @@ typedef struct tt_trainer_options {
     const char *model;       /* folder with config.json and safetensors; read, never written */
     tt_mesh_sizes mesh;      /* zeros: every rank its own batch, ep_size 1 */
     bool bf16;               /* operands of matrix products in bfloat16; weights and sums stay fp32 */
-    bool recompute;          /* keep block inputs only and compute the rest again in backward */
+    bool recompute;          /* keep block inputs only and compute the rest again in backward ... */
+    int64_t kept_layers;     /* ... but keep all of the last layers, so many: more memory, less work */
     int threads;             /* of each rank; 0: its share of the host's cpus */
     bool sgd;                /* plain SGD instead of AdamW */
     double beta1, beta2, epsilon, weight_decay;
@@ -40,7 +41,8 @@ typedef struct tt_trainer_options {
 
 #define TT_TRAINER_OPTIONS                                                                                             \
     {                                                                                                                  \
-        .bf16 = true, .recompute = true, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .max_grad_norm = 1.0           \
+        .bf16 = true, .recompute = true, .kept_layers = 1, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8,              \
+        .max_grad_norm = 1.0                                                                                           \
     }
 
 /* One row of a rank's micro-step; all borrowed for the call. labels are not shifted: labels[i] belongs to ids[i], and the

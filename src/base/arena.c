@@ -105,6 +105,12 @@ static tt_status add_block(tt_arena *a, size_t bytes)
     return TT_OK;
 }
 
+tt_status tt_arena_book(tt_arena *a, int64_t bytes)
+{
+    TT_ASSERT(a->num_blocks == 0 && bytes >= 0);
+    return add_block(a, (size_t)bytes);
+}
+
 tt_status tt_arena_grant(tt_arena *a, int64_t count, size_t size, void **out)
 {
     int64_t wanted;

@@ -25,6 +25,10 @@ typedef struct tt_arena_mark {
 tt_status tt_arena_create(const char *what, tt_arena **out);
 void tt_arena_destroy(tt_arena **a);
 
+/* tt_arena_book - room for grants of so many bytes in all, in one piece: blocks that come as they are needed may be too small
+ * for what comes later, and stay. Before the first grant. What is never granted is never touched and costs nothing. */
+tt_status tt_arena_book(tt_arena *a, int64_t bytes);
+
 /* tt_arena_grant - count elements of `size` bytes each, uninitialised; zero counts give a valid pointer.
  * TT_ENOMEM with the sizes when the product overflows or the system refuses. */
 tt_status tt_arena_grant(tt_arena *a, int64_t count, size_t size, void **out);

@@ -16,7 +16,7 @@ tt_status tt_model_init(tt_model *m, const tt_model_config *config, const tt_mod
         .kernel = kernel,
         .recompute = true,
         .kept_layers = 1,
-        .loss_chunk = 512,
+        .loss_chunk = TT_LOSS_CHUNK,
     };
     TT_TRY(tt_arena_create("activations kept for backward", &m->keep));
     return tt_arena_create("activations of one block", &m->work);

@@ -49,7 +49,8 @@ typedef struct tt_model {
     void *tap_user;
 } tt_model;
 
-/* tt_model_init - over parts that outlive it. recompute true, kept_layers 1, loss_chunk 512. Local. */
+enum { TT_LOSS_CHUNK = 512 };
+/* tt_model_init - over parts that outlive it. recompute true, kept_layers 1, loss_chunk TT_LOSS_CHUNK. Local. */
 tt_status tt_model_init(tt_model *m, const tt_model_config *config, const tt_model_table *table, tt_shards *shards,
                         tt_kernel *kernel);
 void tt_model_fini(tt_model *m);

@@ -14,6 +14,7 @@
  * 1e-5 (a text to its readers) and the command line need no rules of their own.
  *   BOOL, FLAG  true, false ("yes", "on", "1", ...); a FLAG can be unset
  *   INT         whole number; unset = TT_CONFIG_UNSET
+ *   BYTES       whole number of bytes, or a size with a unit: 20GiB, 1.5GB; unset likewise
  *   REAL        finite number; unset = NaN
  *   STEPS       a whole number of steps, or a share of all steps below 1 (tt_steps_interval, tt_schedule_warmup)
  *   TEXT        text; unset = NULL
@@ -169,6 +170,7 @@ const char *tt_override_name(tt_override o);
 #define TT_CONFIG_TYPE_BOOL        bool
 #define TT_CONFIG_TYPE_FLAG        tt_flag
 #define TT_CONFIG_TYPE_INT         int64_t
+#define TT_CONFIG_TYPE_BYTES       int64_t
 #define TT_CONFIG_TYPE_REAL        double
 #define TT_CONFIG_TYPE_STEPS       double
 #define TT_CONFIG_TYPE_TEXT        char *

@@ -44,6 +44,7 @@ typedef enum tt_config_kind {
     TT_KIND_BOOL,
     TT_KIND_FLAG,
     TT_KIND_INT,
+    TT_KIND_BYTES,
     TT_KIND_REAL,
     TT_KIND_STEPS,
     TT_KIND_TEXT,

@@ -90,6 +90,7 @@ _Static_assert(sizeof(tt_flag) == sizeof(int) && sizeof(tt_dispatch_kind) == siz
 #define KIND_BOOL        .kind = TT_KIND_BOOL
 #define KIND_FLAG        .kind = TT_KIND_FLAG
 #define KIND_INT         .kind = TT_KIND_INT
+#define KIND_BYTES       .kind = TT_KIND_BYTES
 #define KIND_REAL        .kind = TT_KIND_REAL
 #define KIND_STEPS       .kind = TT_KIND_STEPS
 #define KIND_TEXT        .kind = TT_KIND_TEXT

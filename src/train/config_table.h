@@ -225,6 +225,8 @@
     X(STATE_DTYPE, optim_state_dtype, "float32", (), "type in which optimizer moments are held")             \
     X(NONFINITE, nonfinite, "stop", (),                                                                      \
       "what a non-finite loss or norm does: stop the run, or skip the update")                               \
+    X(BYTES, max_memory, "null", (AT_LEAST(1)),                                                              \
+      "what training may take on each host; as many layers keep their activations as fit")                   \
     X(BOOL, profile, "false", (),                                                                            \
       "time by phase: a table at the end, numbers in metrics.jsonl, and trace.json in output_dir")           \
     X(INT, ddp_timeout, "1800", (AT_LEAST(0)), "seconds after which a stalled exchange fails; 0 = never")    \

@@ -41,6 +41,8 @@ static const char *kind_text(tt_config_kind kind)
         return "true or false";
     case TT_KIND_INT:
         return "a whole number";
+    case TT_KIND_BYTES:
+        return "a number of bytes, or a size such as 20GiB or 1.5GB";
     case TT_KIND_REAL:
         return "a finite number";
     case TT_KIND_STEPS:
@@ -146,6 +148,34 @@ static bool read_integer(const json_t *v, int64_t *out)
     return true;
 }
 
+static bool has_nul(const json_t *v)
+{
+    return strlen(json_string_value(v)) != json_string_length(v);
+}
+
+/* Digits, perhaps with a fraction, and a unit. The letters' case counts: b would be bits. */
+static bool spelled_bytes(const json_t *v, int64_t *out)
+{
+    static const struct {
+        const char *name;
+        double bytes;
+    } units[] = {{"B", 1},      {"kB", 1e3},    {"KB", 1e3},    {"MB", 1e6},    {"GB", 1e9},
+                 {"TB", 1e12},  {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
+    const char *text = json_string_value(v);
+    char *unit;
+    if (text[0] < '0' || text[0] > '9') return false;
+    size_t digits = strspn(text, "0123456789.");
+    double number = strtod(text, &unit);
+    if (unit != text + digits) return false;
+    unit += *unit == ' ';
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+        if (strcmp(unit, units[i].name) != 0 || !(number * units[i].bytes < 0x1p62)) continue;
+        *out = (int64_t)(number * units[i].bytes);
+        return !has_nul(v);
+    }
+    return false;
+}
+
 static bool read_boolean(const json_t *v, bool *out)
 {
     static const char *const words[] = {"false", "true", "no", "yes", "off", "on",
@@ -173,11 +203,6 @@ static bool read_word(const tt_config_key *k, const json_t *v, int *out)
             return true;
         }
     return false;
-}
-
-static bool has_nul(const json_t *v)
-{
-    return strlen(json_string_value(v)) != json_string_length(v);
 }
 
 static bool texts_only(const json_t *v)
@@ -235,7 +260,10 @@ static bool within(const tt_config_key *k, double x)
 
 static bool read_number(const tt_config_key *k, const json_t *v, value *out)
 {
-    if (k->kind == TT_KIND_INT) return read_integer(v, &out->integer) && within(k, (double)out->integer);
+    if (k->kind == TT_KIND_INT || k->kind == TT_KIND_BYTES) {
+        bool sized = k->kind == TT_KIND_BYTES && json_is_string(v) && spelled_bytes(v, &out->integer);
+        return (sized || read_integer(v, &out->integer)) && within(k, (double)out->integer);
+    }
     if (!read_real(v, &out->real) || !within(k, out->real)) return false;
     bool whole = out->real == floor(out->real) && fabs(out->real) <= 0x1p53;
     return k->kind != TT_KIND_STEPS || out->real < 1 || whole;
@@ -253,6 +281,7 @@ static tt_status read_value(const tt_config_key *k, const json_t *v, const char 
         out->word = flag ? TT_FLAG_TRUE : TT_FLAG_FALSE;
         break;
     case TT_KIND_INT:
+    case TT_KIND_BYTES:
     case TT_KIND_REAL:
     case TT_KIND_STEPS:
         good = read_number(k, v, out);
@@ -287,6 +316,7 @@ static void store(tt_config *c, const tt_config_key *k, value v)
         *(int *)slot = v.word;
         break;
     case TT_KIND_INT:
+    case TT_KIND_BYTES:
         *(int64_t *)slot = v.integer;
         break;
     case TT_KIND_REAL:
@@ -310,7 +340,7 @@ void tt_config_reset(tt_config *c, const tt_config_key *k)
 {
     value unset = {0};
     if (k->kind == TT_KIND_FLAG) unset.word = TT_FLAG_UNSET;
-    if (k->kind == TT_KIND_INT) unset.integer = TT_CONFIG_UNSET;
+    if (k->kind == TT_KIND_INT || k->kind == TT_KIND_BYTES) unset.integer = TT_CONFIG_UNSET;
     if (k->kind == TT_KIND_REAL || k->kind == TT_KIND_STEPS) unset.real = NAN;
     store(c, k, unset);
 }
@@ -347,7 +377,8 @@ json_t *tt_config_get(const tt_config *c, const tt_config_key *k)
     }
     case TT_KIND_WORD:
         return json_string(k->words[*(const int *)slot].text);
-    case TT_KIND_INT: {
+    case TT_KIND_INT:
+    case TT_KIND_BYTES: {
         int64_t i = *(const int64_t *)slot;
         return i == TT_CONFIG_UNSET ? json_null() : json_integer(i);
     }

@@ -7,7 +7,7 @@ const char *tt_memory_term_name(tt_memory_term t)
 {
     static const char *const names[] = {
         "weights",           "gradients",         "optimizer state", "units in use",
-        "kept activations", "block activations", "scratch",
+        "kept activations", "block activations", "scratch", "checkpoint copy",
     };
     return names[t];
 }
@@ -72,8 +72,33 @@ static int64_t bytes_of(elements e, const tt_memory_shape *s)
     return e.compute * size_of(s->precision.compute) + e.real * size_of(s->precision.real);
 }
 
-/* What tt_attention_forward and block_forward grant as cache. */
-static elements cache_of(const tt_model_config *c, const tt_memory_shape *s, int layer)
+/* What goes to experts and comes in one layer: src/moe/dispatch.c. */
+typedef struct exchange {
+    int64_t slice;     /* tokens that the rank sends out; ranks of a shared batch part it */
+    int64_t sent, received; /* rows, those that stay included */
+    int64_t pairs;     /* received */
+    bool moves;        /* rows are copied to be sent */
+    bool shares;       /* replicas put their parts of a result together */
+} exchange;
+
+static exchange exchange_of(const tt_model_config *c, const tt_memory_shape *s)
+{
+    int64_t ep = s->mesh.ep_size, tp = tt_max_i64(s->mesh.tp_size, 1), K = c->experts_per_token, T = s->tokens;
+    bool in_place = s->mesh.dispatch == TT_DISPATCH_ALLREDUCE, everywhere = s->mesh.dispatch == TT_DISPATCH_ALLGATHER;
+    int64_t slice = in_place ? T : tt_div_up(T, tp), group = in_place ? T : slice * ep; /* tokens of all */
+    int64_t rows = in_place ? T : slice * (everywhere ? ep : tt_min_i64(K, ep));
+    exchange x = {.slice = slice, .sent = rows, .received = rows, .pairs = tt_div_up(group * K, ep)};
+    x.moves = ep > 1 && !in_place;
+    x.shares = in_place ? ep > 1 : tp > 1;
+    if (s->uneven) {
+        x.received = tt_min_i64(2 * x.received, group);
+        x.pairs = tt_min_i64(2 * x.pairs, group * K);
+    }
+    return x;
+}
+
+/* What tt_attention_forward and block_forward grant as cache. `outputs`: those of the experts are formed too. */
+static elements cache_of(const tt_model_config *c, const tt_memory_shape *s, int layer, bool outputs)
 {
     int64_t T = s->tokens, D = c->hidden_size, q = c->num_heads * c->head_dim, kv = c->num_kv_heads * c->head_dim;
     int64_t widths = q + 2 * kv + q; /* projections and output */
@@ -82,28 +107,52 @@ static elements cache_of(const tt_model_config *c, const tt_memory_shape *s, int
     elements e = {T * (2 * D + widths), T * (2 * D + c->num_heads + 2 + 2 * c->num_heads)};
     int64_t mlp = c->is_moe[layer] ? c->shared_width : c->dense_width;
     e.compute += T * 2 * mlp;
-    if (c->is_moe[layer]) e.compute += T * c->experts_per_token * (D + 2 * c->expert_width);
+    if (!c->is_moe[layer]) return e;
+    exchange x = exchange_of(c, s);
+    e.compute += x.pairs * (D + 2 * c->expert_width);
+    if (x.shares && outputs) e.real += T * D;
     return e;
+}
+
+/* What tt_route leaves: choices, gates, probabilities, and who sends and receives what. */
+static int64_t routing_bytes(const tt_model_config *c, const tt_memory_shape *s)
+{
+    int64_t T = s->tokens, K = c->experts_per_token, E = c->num_experts, real = size_of(s->precision.real);
+    exchange x = exchange_of(c, s);
+    return T * (K * (4 + real) + E * real) + x.sent * 8 + x.slice * K * 4 + T * 8 + x.received * 8 + x.pairs * (12 + real) +
+           E * 8;
 }
 
 /* Backward of a block beside its cache: gradients of its parts; the larger of feed-forward and attention. */
 static elements backward_of(const tt_model_config *c, const tt_memory_shape *s, int layer)
 {
     int64_t T = s->tokens, D = c->hidden_size, q = c->num_heads * c->head_dim, kv = c->num_kv_heads * c->head_dim;
-    elements attention = {T * (D + 2 * q + 2 * kv), T * D}, mlp = {T * D, T * D};
+    elements attention = {T * (D + 2 * q + 2 * kv), T * D}, mlp = {T * D, T * D}, router = mlp;
     int64_t width = c->is_moe[layer] ? c->shared_width : c->dense_width;
     mlp.compute += T * width;
     mlp.real += T * width;
-    if (c->is_moe[layer]) mlp.real += T * (c->experts_per_token + c->num_experts);
+    if (c->is_moe[layer]) {
+        router.real += T * (c->experts_per_token + c->num_experts);
+        if (s->precision.compute != s->precision.real) router.real += T * D;
+        if (exchange_of(c, s).shares) router.real += T * D;
+    }
+    if (bytes_of(router, s) > bytes_of(mlp, s)) mlp = router;
     return bytes_of(attention, s) > bytes_of(mlp, s) ? attention : mlp;
 }
 
-/* Scratch of a round of experts, forward or backward. */
-static elements scratch_of(const tt_model_config *c, const tt_memory_shape *s)
+/* Scratch of a layer: of a round of experts, forward or backward; where replicas share a result; of an MLP. */
+static int64_t scratch_of(const tt_model_config *c, const tt_memory_shape *s, int layer)
 {
-    int64_t T = s->tokens, D = c->hidden_size, F = c->expert_width, P = T * c->experts_per_token;
-    int64_t R = T * tt_min_i64(c->experts_per_token, s->mesh.ep_size), sent = s->mesh.ep_size > 1 ? R : 0;
-    return (elements){P * (D + F) + (sent ? 2 * R * D : 0), P * (F + D + 1) + R * D + sent * D};
+    int64_t T = s->tokens, D = c->hidden_size, F = c->expert_width, real = size_of(s->precision.real);
+    int64_t width = c->is_moe[layer] ? c->shared_width : c->dense_width, mlp = T * width * size_of(s->precision.compute);
+    if (!c->is_moe[layer]) return mlp;
+    exchange x = exchange_of(c, s);
+    int64_t P = x.pairs, sends = x.slice * c->experts_per_token;
+    elements round = {P * (D + F), P * (F + D + 1) + x.received * D};
+    if (x.moves) round = (elements){round.compute + (x.sent + x.received) * D, round.real + x.sent * D};
+    int64_t gates = P * real + sends * (real + 4) + T * c->experts_per_token * 8; /* on their way back */
+    int64_t share = x.shares ? 2 * (T + s->mesh.ep_size) * D * real : 0;
+    return tt_max_i64(tt_max_i64(mlp, share), bytes_of(round, s) + gates);
 }
 
 static int64_t head_bytes(const tt_model_config *c, const tt_memory_shape *s)
@@ -116,16 +165,16 @@ static int64_t head_bytes(const tt_model_config *c, const tt_memory_shape *s)
 
 static void add_activations(const tt_model_config *c, const tt_memory_shape *s, tt_memory *m)
 {
-    int64_t T = s->tokens, D = c->hidden_size, K = c->experts_per_token, real = size_of(s->precision.real);
+    int64_t T = s->tokens, D = c->hidden_size, real = size_of(s->precision.real);
     int64_t kept = 2 * T * D * real + T * c->rotary_dim * real, caches = 0, block = 0, scratch = 0;
     for (int i = 0; i < c->num_layers; i++) {
         bool again = s->recompute && i < c->num_layers - s->kept_layers;
-        int64_t cache = bytes_of(cache_of(c, s, i), s), backward = bytes_of(backward_of(c, s, i), s);
+        int64_t cache = bytes_of(cache_of(c, s, i, !again), s), backward = bytes_of(backward_of(c, s, i), s);
         if (again) kept += T * D * size_of(s->precision.compute);
         if (!again) caches += cache;
-        if (c->is_moe[i]) kept += T * (K + c->num_experts) * real + T * K * (4 * 4 + 8) + T * K * real;
+        if (c->is_moe[i]) kept += routing_bytes(c, s);
         block = tt_max_i64(block, backward + (again ? cache + T * D * real : caches));
-        if (c->is_moe[i]) scratch = bytes_of(scratch_of(c, s), s);
+        scratch = tt_max_i64(scratch, scratch_of(c, s, i));
     }
     m->bytes[TT_MEMORY_KEPT] = kept;
     m->bytes[TT_MEMORY_BLOCK] = tt_max_i64(block, caches + head_bytes(c, s));
@@ -150,6 +199,8 @@ tt_status tt_memory_plan(const tt_model_config *config, const tt_model_table *ta
         out->bytes[TT_MEMORY_MOMENTS] += units[u].moments;
     }
     if (status == TT_OK) {
+        if (shape->copy) out->bytes[TT_MEMORY_COPY] = out->bytes[TT_MEMORY_WEIGHTS];
+        if (shape->copy && shape->copy_moments) out->bytes[TT_MEMORY_COPY] += out->bytes[TT_MEMORY_MOMENTS];
         out->bytes[TT_MEMORY_UNITS] = units_peak(table, units, (int)config->num_layers, config->tied);
         if (shape->tokens > 0) add_activations(config, shape, out);
         for (int t = 0; t < TT_MEMORY_NUM_TERMS; t++) out->total += out->bytes[t];
@@ -157,4 +208,29 @@ tt_status tt_memory_plan(const tt_model_config *config, const tt_model_table *ta
     free(units);
     free(offsets);
     return status;
+}
+
+int64_t tt_memory_with_margin(const tt_memory *plan, int ranks)
+{
+    return (plan->total + plan->total / 20) * ranks;
+}
+
+/* A kept layer more takes more, except that the last one may take less: in backward it holds no input of its own beside the
+ * rest. So all numbers are tried, from the largest on. */
+tt_status tt_memory_keep(const tt_model_config *config, const tt_model_table *table, const tt_memory_shape *shape, int ranks,
+                         int64_t limit, int64_t *kept, tt_memory *plan)
+{
+    tt_memory_shape s = *shape;
+    for (int64_t n = config->num_layers; n >= (shape->recompute ? 0 : config->num_layers); n--) {
+        tt_memory next;
+        s.kept_layers = n;
+        TT_TRY(tt_memory_plan(config, table, &s, &next));
+        bool fits = tt_memory_with_margin(&next, ranks) <= limit;
+        if (fits || n == config->num_layers || next.total < plan->total) *plan = next;
+        if (!fits) continue;
+        *kept = n;
+        return TT_OK;
+    }
+    *kept = -1;
+    return TT_OK;
 }

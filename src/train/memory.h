@@ -1,9 +1,12 @@
 /* memory.h - peak bytes of one rank by term, from the table and the mesh alone, before anything is allocated.
  *
  * The terms that live for the whole run are exact. Those of a micro-step follow the grants of src/model term by term, for
- * T tokens on the rank and balanced routing: each rank then receives T min(K, ep) rows and T K pairs
- * (alltoall; the buffers that ranks of a shared batch or of an allgather take besides are not in the plan).
+ * T tokens on the rank and balanced routing: each rank then receives min(K, ep) rows and K pairs for each token that it
+ * sends out (alltoall). `uneven` counts twice as many, which is also what an exchange is bounded by (moe/dispatch.h).
  * Of what the ranks of a host share each counts an equal part, so that the sum over ranks is what the host needs.
+ *
+ * Left out, and what the margin of tt_memory_keep is for: the program itself and the data set, blocks of operands that the
+ * kernels' threads copy (a few MiB each), messages under way, and the rounding up of buffers.
  */
 #ifndef TT_TRAIN_MEMORY_H
 #define TT_TRAIN_MEMORY_H
@@ -18,6 +21,8 @@ typedef struct tt_memory_shape {
     bool train, moments, recompute;
     int64_t kept_layers; /* with recompute (model/model.h) */
     bool shared;         /* all ranks are on one host and share memory: tt_shards_are_shared */
+    bool copy, copy_moments; /* for checkpoints that are written beside training */
+    bool uneven;         /* with ep_size > 1: the rank receives twice its share */
     int64_t tokens;      /* of one micro-step on the rank */
     int64_t targets;     /* of them supervised, at most tokens */
     int64_t loss_chunk;
@@ -31,7 +36,8 @@ typedef enum tt_memory_term {
     TT_MEMORY_UNITS,       /* gathered copies and full gradients of units in use */
     TT_MEMORY_KEPT,        /* activations from forward to backward */
     TT_MEMORY_BLOCK,       /* activations of one block, or of the head */
-    TT_MEMORY_SCRATCH,     /* of kernels and exchanges */
+    TT_MEMORY_SCRATCH,     /* of exchanges, experts, MLPs */
+    TT_MEMORY_COPY,        /* of weights and moments, for checkpoints that are written beside training */
     TT_MEMORY_NUM_TERMS
 } tt_memory_term;
 const char *tt_memory_term_name(tt_memory_term t);
@@ -44,5 +50,16 @@ typedef struct tt_memory {
 /* tt_memory_plan - for ep rank 0, which owns at least as much as any other. Pure but for a little temporary memory. */
 tt_status tt_memory_plan(const tt_model_config *config, const tt_model_table *table, const tt_memory_shape *shape,
                          tt_memory *out);
+
+/* What `ranks` ranks of a host are given for a plan: 5 % more than it. */
+int64_t tt_memory_with_margin(const tt_memory *plan, int ranks);
+
+/* tt_memory_keep - how many of the last layers keep all their activations: with recomputation the largest number for which
+ * tt_memory_with_margin is at most `limit`, without it all or none that fits. shape->kept_layers is not read.
+ *   *kept  0 .. layers, or -1 when nothing fits
+ *   *plan  of that choice; when nothing fits, the least there is
+ * A function of its arguments alone: ranks that pass the same decide alike. */
+tt_status tt_memory_keep(const tt_model_config *config, const tt_model_table *table, const tt_memory_shape *shape, int ranks,
+                         int64_t limit, int64_t *kept, tt_memory *plan);
 
 #endif

@@ -25,7 +25,7 @@ typedef struct job {
     const tt_config *config;
     const tt_sft_hooks *hooks;
     int threads;
-    int64_t fsdp_size;
+    tt_mesh_sizes mesh;
     tt_model_config model; /* read early, for checks */
     tt_host_view view;
     tt_sft_data data;
@@ -87,6 +87,11 @@ static tt_dtype resident_type(const tt_config *c)
     return c->dtype == TT_PARAM_DTYPE_BFLOAT16 ? TT_BF16 : TT_F32;
 }
 
+static tt_dtype moments_type(const tt_config *c)
+{
+    return c->optim_state_dtype == TT_STATE_DTYPE_BFLOAT16 ? TT_BF16 : TT_F32;
+}
+
 /* The coefficient that was set, else the model's own; 0 is off. */
 static tt_status find_balance(job *j)
 {
@@ -137,7 +142,7 @@ static tt_status check(job *j)
     TT_TRY(tt_engine_check_mesh(&sizes, tt_comm_size(j->comm), &j->model));
     TT_CHECK(resident_type(c) == TT_F32 || compute_type(c) == TT_BF16, TT_ECONFIG,
              "dtype: bfloat16 holds weights in bfloat16; fp32 products of them need dtype: float32, or set bf16: true");
-    j->fsdp_size = sizes.fsdp_size;
+    j->mesh = sizes;
     TT_TRY(find_balance(j));
     return check_output(c);
 }
@@ -153,7 +158,7 @@ static tt_status prepare(job *j)
     j->steps = (tt_steps){
         .rows = tt_dataset_rows(j->data.rows),
         .batch = c->per_device_train_batch_size,
-        .ranks = j->fsdp_size,
+        .ranks = j->mesh.fsdp_size,
         .accumulation = c->gradient_accumulation_steps,
         .epochs = c->num_train_epochs,
         .max_steps = c->max_steps,
@@ -173,6 +178,50 @@ static tt_status prepare(job *j)
     TT_CHECK(j->order && j->positions && j->micros, TT_ENOMEM, "out of memory for the order of %lld rows",
              (long long)j->steps.rows);
     return TT_OK;
+}
+
+/* For micro-steps of so many tokens. */
+static tt_memory_shape memory_shape(const job *j, int64_t tokens, int64_t targets)
+{
+    const tt_config *c = j->config;
+    return (tt_memory_shape){
+        .mesh = j->mesh,
+        .world_size = tt_comm_size(j->comm),
+        .precision = {resident_type(c), compute_type(c), TT_F32, moments_type(c)},
+        .train = true,
+        .moments = c->optim != TT_OPTIMIZER_SGD,
+        .recompute = c->gradient_checkpointing,
+        .tokens = tokens,
+        .targets = targets,
+        .loss_chunk = TT_LOSS_CHUNK,
+        .copy = c->async_save && c->save_strategy != TT_SAVING_NO,
+        .copy_moments = !c->save_only_model,
+    };
+}
+
+/* Before weights are read: what does not fit is refused before they are. */
+static tt_status choose_memory(job *j)
+{
+    const tt_config *c = j->config;
+    int64_t tokens = 0, targets = 0;
+    if (c->max_memory == TT_CONFIG_UNSET) return TT_OK;
+    TT_TRY(tt_agree(tt_comm_world(j->comm), "prepare", tt_planner_largest(j->data.rows, j->steps.batch, &tokens, &targets)));
+    tt_memory_shape shape = memory_shape(j, tokens, targets);
+    shape.uneven = true;
+    return tt_planner_choose(j->comm, c->max_memory, &j->model, &shape, &j->report->choice);
+}
+
+/* As chosen. Arenas are booked, so that a micro-step that is larger than those before it leaves no blocks behind. */
+static tt_status keep_layers(job *j)
+{
+    tt_model *m = &j->engine.model;
+    const int64_t *planned = j->report->choice.plan.bytes;
+    m->recompute = j->config->gradient_checkpointing;
+    if (j->config->max_memory == TT_CONFIG_UNSET) return TT_OK;
+    m->kept_layers = j->report->choice.kept_layers;
+    TT_TRY(tt_arena_book(m->keep, planned[TT_MEMORY_KEPT]));
+    TT_TRY(tt_arena_book(m->work, planned[TT_MEMORY_BLOCK]));
+    return tt_arena_book(m->kernel->scratch, planned[TT_MEMORY_SCRATCH]);
 }
 
 /* Every rank has prepared the data for itself: the same on every host? */
@@ -294,13 +343,13 @@ static tt_status open_model(job *j)
         .mesh = tt_config_mesh_sizes(c),
         .resident = resident_type(c),
         .compute = compute_type(c),
-        .moments = c->optim_state_dtype == TT_STATE_DTYPE_BFLOAT16 ? TT_BF16 : TT_F32,
+        .moments = moments_type(c),
         .threads = j->threads,
         .train = true,
         .with_moments = c->optim != TT_OPTIMIZER_SGD,
     };
     TT_TRY(tt_engine_open(j->comm, &o, &j->engine));
-    j->engine.model.recompute = c->gradient_checkpointing;
+    TT_TRY(keep_layers(j));
     return tt_statistics_begin(&j->statistics, &j->engine.model);
 }
 
@@ -411,20 +460,10 @@ static tt_status plan_memory(job *j, const tt_batch *b)
 {
     if (b->T <= j->most_tokens) return TT_OK;
     j->most_tokens = b->T;
-    tt_memory_shape shape = {
-        .mesh = {j->engine.mesh->fsdp_size, j->engine.mesh->tp_size, j->engine.mesh->ep_size, j->engine.mesh->dispatch},
-        .world_size = j->engine.mesh->world_size,
-        .precision = tt_shards_precision(j->engine.shards),
-        .train = true,
-        .moments = j->config->optim != TT_OPTIMIZER_SGD,
-        .recompute = j->engine.model.recompute,
-        .kept_layers = j->engine.model.kept_layers,
-        .shared = tt_shards_are_shared(j->engine.shards),
-        .tokens = b->T,
-        .targets = b->num_targets,
-        .loss_chunk = j->engine.model.loss_chunk,
-    };
     tt_memory plan;
+    tt_memory_shape shape = memory_shape(j, b->T, b->num_targets);
+    shape.kept_layers = j->engine.model.kept_layers;
+    shape.shared = tt_shards_are_shared(j->engine.shards);
     TT_TRY(tt_memory_plan(&j->engine.config, &j->engine.table, &shape, &plan));
     j->report->planned = plan;
     return TT_OK;
@@ -567,6 +606,12 @@ static void announce(const job *j)
     const tt_data_report *d = tt_dataset_report(j->data.rows);
     tt_info("data: %lld rows, %lld tokens, %lld of them trained; %lld steps", (long long)d->rows_kept,
             (long long)d->tokens, (long long)d->targets, (long long)j->steps.total);
+    const tt_memory_choice *choice = &j->report->choice;
+    if (choice->ranks > 0)
+        tt_info("memory: %lld of %lld layers keep their activations; %.1f MiB planned for the %d rank%s of a host, 5 %% of it in "
+                "reserve, of %.1f MiB (max_memory)",
+                (long long)choice->kept_layers, (long long)j->engine.config.num_layers, (double)choice->bytes / 1048576, choice->ranks,
+                choice->ranks > 1 ? "s" : "", (double)j->config->max_memory / 1048576);
     if (j->resumed.path)
         tt_info("resumed: '%s', step %lld of %lld, epoch %.2f", j->resumed.path, (long long)j->first_step, (long long)j->steps.total,
                 tt_steps_epoch(&j->steps, j->first_step));
@@ -601,6 +646,7 @@ static tt_status set_up(job *j)
     TT_TRY(end_phase(j, "prepare", prepare(j)));
     TT_TRY(check_data(j));
     TT_TRY(tt_agree(tt_comm_world(j->comm), "resume", check_resumed(j)));
+    TT_TRY(choose_memory(j));
     if (j->report->stopped) return TT_OK;
     j->report->resident_before = resident_bytes();
     j->shared_before = resident_shared();

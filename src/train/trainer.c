@@ -17,6 +17,8 @@ tt_status tt_trainer_open(tt_comm *comm, const tt_trainer_options *options, tt_t
 {
     *out = NULL;
     TT_CHECK(options->model, TT_ECONFIG, "tt_trainer_options.model is NULL; it names the model's folder");
+    TT_CHECK(options->kept_layers >= 0, TT_ECONFIG, "tt_trainer_options.kept_layers is %lld; it is 0 or more",
+             (long long)options->kept_layers);
     TT_TRY(tt_hosts_check(comm, &(tt_host_view){.model = options->model}));
     tt_trainer *t = calloc(1, sizeof *t);
     TT_CHECK(t, TT_ENOMEM, "out of memory");
@@ -43,6 +45,7 @@ tt_status tt_trainer_open(tt_comm *comm, const tt_trainer_options *options, tt_t
         return status;
     }
     t->engine.model.recompute = options->recompute;
+    t->engine.model.kept_layers = options->kept_layers;
     *out = t;
     return TT_OK;
 }

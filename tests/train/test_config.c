@@ -220,6 +220,35 @@ static void yaml_1_1_is_understood(void **state)
     tt_config_free(&c);
 }
 
+static void sizes_have_units(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *yaml;
+        int64_t bytes;
+    } rows[] = {{"max_memory: 20GiB", 20ll << 30},
+                {"max_memory: 20 GB", 20000000000},
+                {"max_memory: 1.5kB", 1500},
+                {"max_memory: 512KiB", 512 << 10},
+                {"max_memory: 0.25TiB", 1ll << 38},
+                {"max_memory: 3TB", 3000000000000},
+                {"max_memory: 7MB", 7000000},
+                {"max_memory: 7B", 7},
+                {"max_memory: 12345678901", 12345678901},
+                {"max_memory: '12345678901'", 12345678901},
+                {"max_memory: 2e9", 2000000000},
+                {"max_memory: null", TT_CONFIG_UNSET},
+                {"seed: 1", TT_CONFIG_UNSET}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        tt_config c;
+        assert_ok(from_yaml(&c, rows[i].yaml));
+        if (c.max_memory != rows[i].bytes) fail_msg("%s: %lld bytes", rows[i].yaml, (long long)c.max_memory);
+        assert_ok(tt_config_resolve(&c));
+        assert_round_trip(&c);
+        tt_config_free(&c);
+    }
+}
+
 static void wrong_values_are_named(void **state)
 {
     (void)state;
@@ -272,6 +301,21 @@ static void wrong_values_are_named(void **state)
         {"router_aux_loss_coef: -0.1", "at least 0, or null"},
         {"router_aux_loss_scope: group", "global, rank"},
         {"lora_dropout: 1.0", "below 1"},
+        {"max_memory: 20gb", "key 'max_memory' is string \"20gb\"; expected a number of bytes, or a size such as 20GiB or 1.5GB, at least 1, or null"},
+        {"max_memory: 20Gb", "such as 20GiB"},
+        {"max_memory: GiB", "such as 20GiB"},
+        {"max_memory: 1e3GB", "such as 20GiB"},
+        {"max_memory: '0x10GB'", "such as 20GiB"},
+        {"max_memory: 1.2.3GB", "such as 20GiB"},
+        {"max_memory: 20  GB", "such as 20GiB"},
+        {"max_memory: 20GB of it", "such as 20GiB"},
+        {"max_memory: -1GB", "such as 20GiB"},
+        {"max_memory: 0", "at least 1"},
+        {"max_memory: 0.1B", "at least 1"},
+        {"max_memory: 5000000TiB", "such as 20GiB"},
+        {"max_memory: 0.5", "key 'max_memory' is real 0.5"},
+        {"max_memory: \"\"", "such as 20GiB"},
+        {"max_memory: [1GB]", "such as 20GiB"},
         {"threads: -1", "at least 0"},
         {"dataset_kwargs: {skip: true}", "'skip' is unknown; only skip_prepare_dataset"},
         {"dataset_kwargs: {skip_prepare_dataset: 1}",
@@ -769,6 +813,7 @@ int main(void)
         cmocka_unit_test(every_configuration_of_the_fixtures_is_read),
         cmocka_unit_test(refused_configurations_of_the_fixtures),
         cmocka_unit_test(yaml_1_1_is_understood),
+        cmocka_unit_test(sizes_have_units),
         cmocka_unit_test(wrong_values_are_named),
         cmocka_unit_test(unknown_keys_get_the_nearest_name),
         cmocka_unit_test(options_win_over_the_file),

@@ -8,6 +8,7 @@
 typedef struct job {
     const char *model;
     double balance;
+    int64_t kept; /* besides the usual layer */
     tt_trainer_result first, last; /* of rank 0 */
 } job;
 
@@ -19,6 +20,8 @@ static tt_status rank_main(tt_comm *comm, void *arg)
     tt_comm_set_timeout(comm, 60);
     o.model = j->model;
     o.balance = j->balance;
+    o.kept_layers += j->kept;
+    o.bf16 = j->kept == 0;
     o.threads = 1;
     TT_TRY(tt_trainer_open(comm, &o, &trainer));
     int32_t ids[] = {3, 9, 27, 81, 51, 61, 91, 85};
@@ -44,11 +47,24 @@ static void steps_lower_the_loss(void **state)
     if (!(j.last.loss < j.first.loss)) fail_msg("loss %g, then %g", j.first.loss, j.last.loss);
 }
 
+/* In fp32 what is computed again has the bits of the first time. */
+static void kept_layers_change_no_bit(void **state)
+{
+    (void)state;
+    job none = {.model = "tests/fixtures/O1/model", .kept = -1}, all = {.model = "tests/fixtures/O1/model", .kept = 100};
+    assert_ok(tt_comm_run_threads(2, rank_main, &none));
+    assert_ok(tt_comm_run_threads(2, rank_main, &all));
+    assert_memory_equal(&none.last.loss, &all.last.loss, sizeof(double));
+    assert_memory_equal(&none.last.grad_norm, &all.last.grad_norm, sizeof(double));
+}
+
 static void options_that_cannot_be_are_refused(void **state)
 {
     (void)state;
     job j = {.model = "tests/fixtures/G1/model", .balance = 0.01};
     assert_error(tt_comm_run_threads(2, rank_main, &j), TT_ECONFIG, "no balance loss; set 0");
+    j = (job){.model = "tests/fixtures/O1/model", .kept = -2};
+    assert_error(tt_comm_run_threads(2, rank_main, &j), TT_ECONFIG, "tt_trainer_options.kept_layers is -1; it is 0 or more");
     j = (job){.model = "tests/fixtures/none"};
     assert_error(tt_comm_run_threads(2, rank_main, &j), TT_EIO, "tests/fixtures/none/config.json");
 }
@@ -57,6 +73,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_lower_the_loss),
+        cmocka_unit_test(kept_layers_change_no_bit),
         cmocka_unit_test(options_that_cannot_be_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
