@@ -70,6 +70,17 @@ static void arena_grants_restore_and_count(void **state)
     assert_error(tt_arena_grant(a, INT64_MAX / 2, 8, &p), TT_ENOMEM, "test");
     assert_error(tt_alloc("weights", INT64_MAX / 2, 8, &p), TT_ENOMEM, "weights");
     tt_arena_destroy(&a);
+    /* Booked: what would not fit into blocks that came for less lies end to end. */
+    assert_ok(tt_arena_create("test", &a));
+    assert_ok(tt_arena_book(a, 8 << 20));
+    assert_ok(tt_arena_grant(a, 1 << 20, 1, &p));
+    assert_ok(tt_arena_grant(a, 3 << 20, 1, &q));
+    assert_ok(tt_arena_grant(a, 4 << 20, 1, &r));
+    assert_ptr_equal(q, (char *)p + (1 << 20));
+    assert_ptr_equal(r, (char *)q + (3 << 20));
+    assert_int_equal(tt_arena_peak(a), 8 << 20);
+    assert_ok(tt_arena_grant(a, 5, 1, &p)); /* more than was booked is given all the same */
+    tt_arena_destroy(&a);
     assert_null(a);
 }
 

@@ -1,5 +1,5 @@
 /* The planner: its closed form against what arenas were granted, for every number of kept layers; the choice is the largest
- * that fits, to the byte; ranks with unlike rows decide alike; and a run gives the same bits whatever its limit lets it keep. */
+ * that fits, to the byte; ranks with unlike rows decide alike; a run gives the same bits whatever its limit lets it keep. */
 #include "support/test.h"
 #include "support/trial.h"
 
@@ -74,7 +74,8 @@ static tt_status watch_arenas(tt_engine *e, void *arg)
     TT_TRY(compare_arena(j, e, "block activations", (int64_t)tt_arena_peak(e->model.work), plan.bytes[TT_MEMORY_BLOCK]));
     /* What the reference kernels' attention puts there is theirs: keys, values, their gradients, all of them both ways. */
     int64_t own = TOKENS * (12 * e->config.head_dim + 4) * 4;
-    return compare_arena(j, e, "scratch", (int64_t)tt_arena_peak(e->kernel->scratch), tt_max_i64(own, plan.bytes[TT_MEMORY_SCRATCH]));
+    return compare_arena(j, e, "scratch", (int64_t)tt_arena_peak(e->kernel->scratch),
+                         tt_max_i64(own, plan.bytes[TT_MEMORY_SCRATCH]));
 }
 
 static void arenas_take_what_is_planned(void **state)
@@ -88,7 +89,9 @@ static void arenas_take_what_is_planned(void **state)
                 if (trial_models[m].edit || trial_models[m].ties) continue; /* made to be more uneven than is planned for */
                 assert_ok(trial_shape_open(&trial_models[m], &s));
                 for (int64_t kept = 0; kept <= s.config.num_layers; kept++) {
-                    trial_run run = {.model = s.model, .mesh = trial_turn(&s, meshes[i], turn), .bf16_compute = (m + kept + turn) % 2};
+                    trial_run run = {.model = s.model,
+                                     .mesh = trial_turn(&s, meshes[i], turn),
+                                     .bf16_compute = (m + kept + turn) % 2};
                     arena_job j = {&run, &s, kept};
                     if (trial_mesh_fits(&s, run.mesh)) assert_ok(trial_on_mesh(&run, watch_arenas, &j));
                 }
@@ -130,7 +133,8 @@ static void assert_largest(const trial_shape *s, const tt_memory_shape *shape, i
     }
     assert_ok(tt_memory_keep(&s->config, &s->table, shape, ranks, limit, &kept, &plan));
     if (kept != want)
-        fail_msg("%s, limit %lld: %lld layers are kept, %lld fit", s->model->name, (long long)limit, (long long)kept, (long long)want);
+        fail_msg("%s, limit %lld: %lld layers are kept, %lld fit", s->model->name, (long long)limit, (long long)kept,
+                 (long long)want);
     assert_int_equal(plan.total, want < 0 ? least : plans[want].total);
 }
 
@@ -291,11 +295,13 @@ static void the_limit_changes_no_bit(void **state)
         assert_true(all.report.planned.total <= all.report.choice.plan.total);
         less = all;
         for (int64_t kept = 1; kept >= 0; kept--) {
+            int64_t inputs = less.report.planned.bytes[TT_MEMORY_KEPT];
             less.limit = less.report.choice.bytes - 1;
             tt_status status = run(&less, "planner-less");
             if (kept == 0 && status == TT_ECONFIG) break; /* one kept layer took the least */
             assert_ok(status);
             assert_int_equal(less.report.choice.kept_layers, kept);
+            assert_true(less.report.planned.bytes[TT_MEMORY_KEPT] > inputs); /* one more is computed again, and was */
             assert_true(less.report.choice.bytes <= less.limit);
             same_model(less.folder, plain.folder);
             assert_memory_equal(&less.report.train_loss, &plain.report.train_loss, sizeof(double));
