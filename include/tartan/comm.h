@@ -123,9 +123,8 @@ tt_status tt_barrier(tt_group *group, const char *name);
 tt_status tt_allgather(tt_group *group, const char *name, const void *mine, void *all, size_t bytes);
 
 /* The same in two halves, so that compute can run in between. Between them neither buffer may be touched.
- * Every begin is ended, in the order of the begins of the group, also when something else has failed
- * meanwhile: the buffers belong to the request until then. Other operations of the same group may run in
- * between. tt_request_end accepts NULL inside; the deadline counts from its call. When another operation has failed
+ * Every begin is ended, also when something else has failed meanwhile: the buffers belong to the request
+ * until then. Other operations of the same group may run in between. tt_request_end accepts NULL inside; the deadline counts from its call. When another operation has failed
  * meanwhile it returns TT_ECOMM and leaves that failure's message as it is. */
 typedef struct tt_request tt_request;
 tt_status tt_allgather_begin(tt_group *group, const char *name, const void *mine, void *all, size_t bytes,
@@ -136,8 +135,13 @@ tt_status tt_request_end(tt_request **request);
  * counts are known to both sides (exchange them first with tt_alltoall). Zero counts are fine. */
 tt_status tt_alltoallv(tt_group *group, const char *name, const void *send, const int64_t *send_bytes,
                        void *recv, const int64_t *recv_bytes);
-/* tt_alltoall - the same with `bytes` for every pair. */
+/* tt_alltoall - the same with `bytes` for every pair; also in two halves, as tt_allgather_begin. */
 tt_status tt_alltoall(tt_group *group, const char *name, const void *send, void *recv, size_t bytes);
+tt_status tt_alltoall_begin(tt_group *group, const char *name, const void *send, void *recv, size_t bytes,
+                            tt_request **out);
+/* tt_comm_progress - move what has begun and not ended: MPI moves bytes only while it is called. Cheap when there is
+ * nothing. A failure shows when the request is ended. Local. */
+void tt_comm_progress(tt_comm *comm);
 
 /* tt_reduce_scatter_f32 - mine[i] += sum over ranks r, in rank order, of their full[rank * count + i], i <
  * count. The sum is formed first, then added to mine. full has count * size elements and is not changed. In a

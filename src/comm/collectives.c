@@ -70,7 +70,8 @@ tt_status tt_alltoallv(tt_group *group, const char *name, const void *send, cons
     return tt_exchange(&op, comm->sends, group->size, comm->recvs, group->size);
 }
 
-tt_status tt_alltoall(tt_group *group, const char *name, const void *send, void *recv, size_t bytes)
+tt_status tt_alltoall_begin(tt_group *group, const char *name, const void *send, void *recv, size_t bytes,
+                            tt_request **out)
 {
     tt_comm *comm = group->comm;
     tt_op op = tt_op_start(group, name);
@@ -78,7 +79,14 @@ tt_status tt_alltoall(tt_group *group, const char *name, const void *send, void 
         comm->sends[r] = (tt_part){r, (unsigned char *)send + (size_t)r * bytes, bytes};
         comm->recvs[r] = (tt_part){r, (unsigned char *)recv + (size_t)r * bytes, bytes};
     }
-    return tt_exchange(&op, comm->sends, group->size, comm->recvs, group->size);
+    return tt_exchange_begin(&op, comm->sends, group->size, comm->recvs, group->size, out);
+}
+
+tt_status tt_alltoall(tt_group *group, const char *name, const void *send, void *recv, size_t bytes)
+{
+    tt_request *request;
+    TT_TRY(tt_alltoall_begin(group, name, send, recv, bytes, &request));
+    return tt_request_end(&request);
 }
 
 static tt_status check_root(const tt_group *group, const char *name, int root)

@@ -320,6 +320,17 @@ static tt_status wait_all(tt_request *q)
     }
 }
 
+void tt_comm_progress(tt_comm *comm)
+{
+    for (tt_request *q = comm->requests; q && !comm->broken; q = q->next) {
+        bool moved;
+        tt_status status = q->in_use && q->first < q->num ? advance(q, &moved) : TT_OK;
+        if (status == TT_OK) continue;
+        explain(q, status);
+        fail(comm, status);
+    }
+}
+
 void tt_request_drop(tt_request **request)
 {
     if (*request) (*request)->in_use = false;

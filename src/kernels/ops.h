@@ -41,6 +41,9 @@ typedef struct tt_kernel {
     int threads;
     void *state; /* the backend's own (engines, caches) */
     tt_profile *profile; /* borrowed; NULL: nobody asks where time goes */
+    /* Called every few milliseconds of a product by the thread that called the op, for what else wants time; NULL: nothing. */
+    void (*meanwhile)(void *user);
+    void *meanwhile_user;
 } tt_kernel;
 
 /* tt_kernel_create - for a table; threads >= 1. The environment variable TARTAN_ISA (avx512, avx2, base) caps the

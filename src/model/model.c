@@ -273,7 +273,9 @@ static tt_status run(tt_pass *p, tt_micro_result *out)
     TT_TRY(tt_arena_grant_zero(m->keep, m->config->num_layers, sizeof *states, (void **)&states));
     if (p->micro->backward) TT_TRY(tt_grant_mat(m->keep, tt_real(p), p->T, m->config->hidden_size, &dx));
     TT_TRY(forward(p, dx, states, out));
-    return p->micro->backward ? backward(p, dx, states) : TT_OK;
+    if (!p->micro->backward) return TT_OK;
+    TT_TRY(backward(p, dx, states));
+    return tt_shards_finish_gradients(m->shards, m->kernel);
 }
 
 tt_status tt_model_micro_step(tt_model *m, const tt_micro *micro, tt_micro_result *out)
@@ -330,6 +332,7 @@ tt_status tt_model_part(tt_model *m, const tt_micro *micro, int part, tt_mat x_T
         TT_TRY(embed(&p, x_TD));
         TT_TRY(embed_back(&p, dx_TD));
     }
+    TT_TRY(tt_shards_finish_gradients(m->shards, m->kernel));
     tt_arena_restore(m->keep, keep);
     tt_arena_restore(m->work, work);
     return TT_OK;

@@ -18,6 +18,8 @@ typedef struct flat {
     void *full;        /* between gradient_begin and _end: [shard * group] real, or `gradient` itself */
     void *fulls;       /* meanwhile in the commons: those of all ranks, [group][shard * group] */
     tt_request *request;
+    void *pieces;        /* while the sum is on its way: this rank's range of all ranks' full gradients, [group][shard] real */
+    tt_request *summing;
 } flat;
 
 typedef struct unit_state {
@@ -48,6 +50,7 @@ struct tt_shards {
     tt_commons *commons[2]; /* of the world, and of efsdp where that is another group */
     buffer *buffers;
     int num_buffers;
+    int reducing[TT_REDUCING], num_reducing; /* units whose sums are on their way, the oldest first */
     tt_shard_bytes bytes;
     int64_t in_use;
 };
@@ -285,6 +288,7 @@ void tt_shards_destroy(tt_shards **s)
             flat *b = &(*s)->units[u].flats[f];
             /* A transfer in flight writes into memory that is about to go. */
             if (b->request) tt_request_end(&b->request);
+            if (b->summing) tt_request_end(&b->summing);
             if (!(*s)->units[u].commons || !in_place(b)) tt_free(b->weight);
             tt_free(b->gradient);
             tt_free(b->moment[0]);
@@ -495,6 +499,8 @@ tt_status tt_unit_gradient_begin(tt_shards *s, tt_kernel *k, int unit)
 {
     unit_state *state = &s->units[unit];
     TT_PHASE(is_alone(state) ? NULL : k->profile, REDUCE);
+    for (int i = s->num_reducing - 1; i >= 0; i--) /* a tied matrix: its sum of before is still on its way */
+        if (s->reducing[i] == unit) TT_TRY(tt_shards_finish_gradients(s, k));
     for (int f = 0; f < 2; f++) {
         flat *b = &state->flats[f];
         if (!b->gradient) continue;
@@ -542,18 +548,70 @@ static void fill_full(tt_shards *s, tt_kernel *k, int unit)
         }
 }
 
-/* This rank's range of the sum over all ranks is added to its shard. */
-static tt_status reduce(const tt_shards *s, tt_kernel *k, unit_state *state, const flat *b)
+/* The sum over all ranks of this rank's range is added to its shard. pieces: that of rank r lies at r stride elements. */
+static void add_pieces(const tt_shards *s, tt_kernel *k, tt_group *g, const flat *b, const void *pieces, int64_t stride)
 {
-    tt_group *g = state->group;
     int64_t count = b->layout.shard;
-    bool wide = s->precision.real == TT_F64;
-    if (!state->commons)
-        return wide ? tt_reduce_scatter_f64(g, "reduce-gradient", b->full, b->gradient, count)
-                    : tt_reduce_scatter_f32(g, "reduce-gradient", b->full, b->gradient, count);
-    const char *mine = (char *)b->fulls + flat_bytes(b, s->precision.real) * tt_group_rank(g);
-    if (wide) tt_add_in_order_f64(g, (const double *)mine, full_count(state, b), b->gradient, count, k->threads);
-    else tt_add_in_order_f32(g, (const float *)mine, full_count(state, b), b->gradient, count, k->threads);
+    if (s->precision.real == TT_F64) tt_add_in_order_f64(g, pieces, stride, b->gradient, count, k->threads);
+    else tt_add_in_order_f32(g, pieces, stride, b->gradient, count, k->threads);
+}
+
+/* --- sums in messages */
+
+static tt_status finish_oldest(tt_shards *s, tt_kernel *k)
+{
+    unit_state *state = &s->units[s->reducing[0]];
+    TT_PHASE(k->profile, REDUCE);
+    s->num_reducing--;
+    for (int i = 0; i < s->num_reducing; i++) s->reducing[i] = s->reducing[i + 1];
+    for (int f = 0; f < 2; f++) {
+        flat *b = &state->flats[f];
+        if (!b->pieces) continue;
+        TT_TRY(tt_request_end(&b->summing));
+        add_pieces(s, k, state->group, b, b->pieces, b->layout.shard);
+        give(s, b->pieces);
+        b->pieces = NULL;
+        give_full(s, state, b);
+    }
+    return TT_OK;
+}
+
+tt_status tt_shards_finish_gradients(tt_shards *s, tt_kernel *k)
+{
+    while (s->num_reducing > 0) TT_TRY(finish_oldest(s, k));
+    return TT_OK;
+}
+
+static tt_status begin_sums(tt_shards *s, tt_kernel *k, int unit)
+{
+    unit_state *state = &s->units[unit];
+    if (s->num_reducing == TT_REDUCING) TT_TRY(finish_oldest(s, k));
+    s->reducing[s->num_reducing++] = unit;
+    for (int f = 0; f < 2; f++) {
+        flat *b = &state->flats[f];
+        size_t bytes = (size_t)flat_bytes(b, s->precision.real);
+        if (!b->full) continue;
+        TT_TRY(take(s, bytes * (size_t)tt_group_size(state->group), &b->pieces));
+        TT_TRY(tt_alltoall_begin(state->group, "reduce-gradient", b->full, b->pieces, bytes, &b->summing));
+    }
+    return TT_OK;
+}
+
+/* --- where ranks see each other's */
+
+static tt_status sum_in_place(tt_shards *s, tt_kernel *k, int unit)
+{
+    unit_state *state = &s->units[unit];
+    if (!state->flats[0].full && !state->flats[1].full) return TT_OK;
+    TT_TRY(tt_meeting_begin(state->commons, "reduce-gradient", &state->added));
+    TT_TRY(tt_meeting_end(state->commons, &state->added));
+    for (int f = 0; f < 2; f++) {
+        flat *b = &state->flats[f];
+        if (!b->full) continue;
+        const char *mine = (char *)b->fulls + flat_bytes(b, s->precision.real) * tt_group_rank(state->group);
+        add_pieces(s, k, state->group, b, mine, full_count(state, b));
+        give_full(s, state, b);
+    }
     return TT_OK;
 }
 
@@ -564,25 +622,15 @@ tt_status tt_unit_gradient_end(tt_shards *s, tt_kernel *k, int unit)
     bool experts = s->params->units[unit].kind == TT_UNIT_EXPERTS;
     double factor = experts || tt_fault(TT_FAULT_DENSE_TIMES_TP) ? 1 : 1.0 / s->mesh->tp_size;
     if (experts && tt_fault(TT_FAULT_EXPERT_TIMES_EP)) factor = s->mesh->ep_size;
-    bool alone = is_alone(state);
-    TT_PHASE(alone ? NULL : k->profile, REDUCE);
-    if (!alone) fill_full(s, k, unit);
+    if (is_alone(state)) {
+        state->flats[0].full = state->flats[1].full = NULL;
+        return TT_OK;
+    }
+    TT_PHASE(k->profile, REDUCE);
+    fill_full(s, k, unit);
     for (int f = 0; f < 2; f++) {
         flat *b = &state->flats[f];
-        if (!alone && b->full && factor != 1)
-            k->ops->scale(k, factor, tt_mat_of(b->full, s->precision.real, 1, full_count(state, b)));
+        if (b->full && factor != 1) k->ops->scale(k, factor, tt_mat_of(b->full, s->precision.real, 1, full_count(state, b)));
     }
-    if (state->commons && (state->flats[0].full || state->flats[1].full)) {
-        TT_TRY(tt_meeting_begin(state->commons, "reduce-gradient", &state->added));
-        TT_TRY(tt_meeting_end(state->commons, &state->added));
-    }
-    for (int f = 0; f < 2; f++) {
-        flat *b = &state->flats[f];
-        if (!b->full) continue;
-        tt_status status = alone ? TT_OK : reduce(s, k, state, b);
-        if (alone) b->full = NULL;
-        else give_full(s, state, b);
-        if (status != TT_OK) return status;
-    }
-    return TT_OK;
+    return state->commons ? sum_in_place(s, k, unit) : begin_sums(s, k, unit);
 }

@@ -13,7 +13,8 @@
  * it is a contiguous range of row-major tensors it maps to contiguous byte ranges of the model's files (tt_piece).
  *
  * Per micro-step a unit is gathered (all-gather of the compute copy), used, and released; its gradient is produced in
- * full, reduce-scattered in rank order into the fp32 gradient shard, and released. In a group of one whose resident and
+ * full, reduce-scattered in rank order into the fp32 gradient shard, and released; in messages that goes on while the next
+ * units are at work, at most TT_REDUCING of them at a time. In a group of one whose resident and
  * compute types agree, gather gives a view of the shard and the gradient is accumulated in place: one process holds no
  * second copy.
  *
@@ -30,6 +31,7 @@
 #include "tartan/mesh.h"
 
 #define TT_FLAT_ALIGN 64
+#define TT_REDUCING   2 /* units: a layer and its experts */
 
 typedef struct tt_precision {
     tt_dtype resident; /* weights as they are kept and updated: F32, BF16, or F64 with tt_ops_ref_f64 */
@@ -105,11 +107,15 @@ tt_weight tt_unit_weight(const tt_shards *s, int64_t param);
  * tt_unit_gradient - view of one parameter's part of it, real, to be added to.
  * tt_unit_gradient_out - the same for who can overwrite as well as add: it must write all of it where *accumulate is false,
  *                        which spares memory the zeros. Local.
- * tt_unit_gradient_end - reduce-scatter into the shard and release. What nobody asked for is 0. */
+ * tt_unit_gradient_end - reduce-scatter into the shard and release. What nobody asked for is 0. In messages the sum is only
+ *                        begun here: it is formed while later units are at work, and is there after
+ *                        tt_shards_finish_gradients.
+ * tt_shards_finish_gradients - wait for all of these. Collective over all groups. */
 tt_status tt_unit_gradient_begin(tt_shards *s, tt_kernel *k, int unit);
 tt_mat tt_unit_gradient(tt_shards *s, tt_kernel *k, int64_t param);
 tt_mat tt_unit_gradient_out(tt_shards *s, int64_t param, bool *accumulate);
 tt_status tt_unit_gradient_end(tt_shards *s, tt_kernel *k, int unit);
+tt_status tt_shards_finish_gradients(tt_shards *s, tt_kernel *k);
 
 /* Bytes this rank holds for good, by part, and the most it has held at one time for units in use. Of what ranks share each
  * counts its part; `shared` is how much of it all that is, an equal share of what stands behind the commons. */

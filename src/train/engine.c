@@ -44,11 +44,18 @@ static tt_status fill(const tt_engine_options *o, tt_engine *e)
     return TT_OK;
 }
 
+/* Kernels give the ranks' messages a moment now and then. */
+static void move_bytes(void *comm)
+{
+    tt_comm_progress(comm);
+}
+
 static tt_status build(tt_comm *comm, const tt_engine_options *o, const tt_ops *ops, tt_engine *e)
 {
     const tt_params *params = &e->table.params;
     TT_TRY(tt_mesh_create(comm, o->mesh, e->config.num_experts, &e->mesh));
     TT_TRY(tt_kernel_create(ops, o->threads, &e->kernel));
+    if (tt_comm_size(comm) > 1) e->kernel->meanwhile = move_bytes, e->kernel->meanwhile_user = comm;
     TT_TRY(o->bare ? tt_shards_create_units(params, e->mesh, precision_of(o, ops), NULL, 0, &e->shards)
                    : tt_shards_create(params, e->mesh, precision_of(o, ops), &e->shards));
     TT_TRY(tt_model_init(&e->model, &e->config, &e->table, e->shards, e->kernel));

@@ -17,9 +17,10 @@ static int64_t size_of(tt_dtype t)
     return (int64_t)tt_dtype_size(t);
 }
 
-/* Bytes of a unit for one rank: what it owns, what a gathered copy and a full gradient take. */
+/* Bytes of a unit for one rank: what it owns, what a gathered copy and a full gradient take, and what that takes while its sum
+ * is on its way. */
 typedef struct unit_bytes {
-    int64_t weights, gradients, moments, copy, full;
+    int64_t weights, gradients, moments, copy, full, sum;
 } unit_bytes;
 
 static tt_status measure_unit(const tt_model_table *t, int unit, const tt_memory_shape *s, int64_t *offsets,
@@ -42,24 +43,55 @@ static tt_status measure_unit(const tt_model_table *t, int unit, const tt_memory
         if (resident != compute) out->copy += n * (seen ? 1 : group) * size_of(compute);
         else if (group > 1 && !seen) out->copy += n * group * size_of(compute);
         if (group > 1) out->full += gradient * group;
+        if (group > 1 && !s->shared) out->sum += 2 * gradient * group;
     }
     return TT_OK;
 }
 
-/* Most that units in use hold at one time: a layer in backward with the next one on its way, or head or embedding. */
+/* Units in use on their way through a backward pass. */
+typedef struct walk {
+    int64_t held; /* by units in use */
+    int64_t sums[TT_REDUCING], peak;
+} walk;
+
+static void use_unit(walk *w, const unit_bytes *u)
+{
+    w->held += u->copy + u->full;
+}
+
+static void see_peak(walk *w)
+{
+    int64_t bytes = w->held;
+    for (int i = 0; i < TT_REDUCING; i++) bytes += w->sums[i];
+    w->peak = tt_max_i64(w->peak, bytes);
+}
+
+/* Its sum takes the place of the oldest (tt_unit_gradient_end). */
+static void end_gradient(walk *w, const unit_bytes *u)
+{
+    w->held -= u->full;
+    if (u->sum == 0) return;
+    for (int i = 0; i + 1 < TT_REDUCING; i++) w->sums[i] = w->sums[i + 1];
+    w->sums[TT_REDUCING - 1] = u->sum;
+    see_peak(w);
+}
+
+/* Most that units in use hold at one time: head, a layer in backward with the next one on its way, or embedding. */
 static int64_t units_peak(const tt_model_table *t, const unit_bytes *u, int layers, bool tied)
 {
-    int64_t head = u[t->head_unit].copy + u[t->head_unit].full;
-    const unit_bytes *e = &u[t->embedding_unit];
-    int64_t peak = tied ? head + e->copy + e->full : tt_max_i64(head, e->copy + e->full);
-    for (int i = 0; i < layers; i++) {
-        const tt_layer_params *l = &t->layers[i];
-        int64_t bytes = u[l->unit].copy + u[l->unit].full;
-        if (l->expert_unit >= 0) bytes += u[l->expert_unit].copy + u[l->expert_unit].full;
-        if (i > 0) bytes += u[t->layers[i - 1].unit].copy;
-        peak = tt_max_i64(peak, bytes);
+    walk w = {0};
+    for (int i = layers; i >= -1; i--) {
+        int units[2] = {t->head_unit, tied ? t->embedding_unit : -1};
+        if (i < 0) units[0] = t->embedding_unit, units[1] = -1;
+        else if (i < layers) units[0] = t->layers[i].expert_unit, units[1] = t->layers[i].unit;
+        w.held = i > 0 && i < layers ? u[t->layers[i - 1].unit].copy : 0;
+        for (int k = 0; k < 2; k++)
+            if (units[k] >= 0) use_unit(&w, &u[units[k]]);
+        see_peak(&w);
+        for (int k = 0; k < 2; k++)
+            if (units[k] >= 0) end_gradient(&w, &u[units[k]]);
     }
-    return peak;
+    return w.peak;
 }
 
 /* Counts per token of one layer's activations, in elements of compute and of real type. */

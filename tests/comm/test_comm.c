@@ -264,6 +264,26 @@ static tt_status check_groups(tt_comm *comm)
     return tt_barrier(tt_comm_world(comm), "barrier");
 }
 
+/* Exchanges of every pair that are moved along while the rank does something else, ended in another order than begun. */
+static tt_status check_progress(tt_comm *comm)
+{
+    enum { N = 301 };
+    static _Thread_local int32_t sent[2][MAX_RANKS * N], got[2][MAX_RANKS * N];
+    int me = tt_comm_rank(comm), size = tt_comm_size(comm);
+    tt_request *requests[2];
+    for (int i = 0; i < 2; i++) {
+        for (int k = 0; k < size * N; k++) sent[i][k] = i + 10 * me + 100 * (k / N) + 1000 * (k % N);
+        TT_TRY(tt_alltoall_begin(tt_comm_world(comm), "exchange", sent[i], got[i], N * sizeof **got, &requests[i]));
+        for (int turn = 0; turn < 100; turn++) tt_comm_progress(comm);
+    }
+    for (int i = 1; i >= 0; i--) TT_TRY(tt_request_end(&requests[i]));
+    for (int i = 0; i < 2; i++)
+        for (int k = 0; k < size * N; k++)
+            EXPECT(got[i][k] == i + 10 * (k / N) + 100 * me + 1000 * (k % N), "element %d is %d", k, got[i][k]);
+    tt_comm_progress(comm); /* nothing to move is fine */
+    return TT_OK;
+}
+
 /* Operations on other groups in an order that differs from rank to rank, with two gathers of the world under way. */
 static tt_status check_interleaved(tt_comm *comm)
 {
@@ -353,6 +373,7 @@ static const struct {
     {"broadcast", check_broadcast}, {"gatherv", check_gatherv},
     {"sums", check_sums},           {"integers", check_integers},
     {"groups", check_groups},       {"interleaved", check_interleaved},
+    {"progress", check_progress},
     {"agree", check_agree},         {"bytes", check_bytes},
 };
 enum { NUM_CHECKS = sizeof checks / sizeof *checks };

@@ -24,7 +24,7 @@ enum { NUM_SIZES = sizeof sizes / sizeof *sizes };
 static tt_status wait_in(tt_comm *comm, int which)
 {
     tt_group *world = tt_comm_world(comm);
-    int64_t counts[8] = {8, 8, 8, 8, 8, 8, 8, 8}, mine = 1, all[8] = {0};
+    int64_t counts[8] = {8, 8, 8, 8, 8, 8, 8, 8}, mine = 1, all[8] = {0}, received[8];
     float full[8] = {0}, sum = 0;
     tt_request *request;
     switch (which) {
@@ -42,12 +42,16 @@ static tt_status wait_in(tt_comm *comm, int which)
         return tt_broadcast(world, "wait", tt_comm_size(comm) - 1, all, sizeof all);
     case 6:
         return tt_agree(world, "wait", TT_OK);
+    case 7:
+        TT_TRY(tt_alltoall_begin(world, "wait", all, received, sizeof mine, &request));
+        for (int i = 0; i < 1000; i++) tt_comm_progress(comm);
+        return tt_request_end(&request);
     default:
         TT_TRY(tt_allgather_begin(world, "wait", &mine, all, sizeof mine, &request));
         return tt_request_end(&request);
     }
 }
-enum { NUM_WAITS = 8 };
+enum { NUM_WAITS = 9 };
 
 /* --- a rank that returns early ------------------------------------------------------------------------ */
 

@@ -339,6 +339,7 @@ static tt_status reduce_all(const rank_state *r)
                 for (int i = u; i < u + 2; i++) add_share(r, i, pass == 1);
                 for (int i = u; i < u + 2; i++) TT_TRY(tt_unit_gradient_end(r->shards, r->kernel, i));
             }
+            TT_TRY(tt_shards_finish_gradients(r->shards, r->kernel));
             TT_TRY(check_gradients(r, times, pass == 1));
         }
     }
@@ -383,6 +384,7 @@ static tt_status count_unit(const rank_state *r, int unit)
     TT_TRY(tt_unit_gather(r->shards, r->kernel, unit));
     TT_TRY(tt_unit_gradient_begin(r->shards, r->kernel, unit));
     TT_TRY(tt_unit_gradient_end(r->shards, r->kernel, unit));
+    TT_TRY(tt_shards_finish_gradients(r->shards, r->kernel));
     tt_unit_release(r->shards, unit);
     for (int i = 0; i < 2; i++) {
         sent[i] += tt_comm_bytes_sent(r->mesh->comm, names[i]);

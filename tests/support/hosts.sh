@@ -54,15 +54,30 @@ END
 }
 hosts_share() { rm -f "$tmp/hidden"; }
 
+# hosts_limit RATE: what every host sends goes no faster, such as 2gbit.
+hosts_limit() {
+  local i
+  for ((i = 1; i <= hosts_num; i++)); do
+    ip netns exec "tt$$-$i" tc qdisc replace dev eth0 root tbf rate "$1" burst 1mb latency 20ms || return 1
+  done
+}
+
+# hosts_start SECONDS SLOTS COMMAND ...: so many ranks on every host, no longer than that.
+hosts_start() {
+  local limit=$1 slots=$2 list='' i
+  shift 2
+  for ((i = 1; i <= hosts_num; i++)); do list+=,$hosts_net.$i:$slots; done
+  timeout --kill-after=5 "$limit" "$hosts_agent" x.1 "$mpirun" --mca plm_rsh_agent "$PWD/$hosts_agent" -wdir "$PWD" \
+    --mca btl self,tcp --mca btl_tcp_if_include $hosts_net.0/24 --mca oob_tcp_if_include $hosts_net.0/24 \
+    --oversubscribe -H "${list#,}" -n $((slots * hosts_num)) "$@" </dev/null
+}
+
 # hosts_run SLOTS ARGUMENTS ...: tartan on every host with so many ranks; sets output and status as run does.
 hosts_run() {
-  local slots=$1 list='' i start=$SECONDS command=("$PWD/$tartan")
+  local slots=$1 start=$SECONDS command=("$PWD/$tartan")
   shift
-  for ((i = 1; i <= hosts_num; i++)); do list+=,$hosts_net.$i:$slots; done
   [ -e "$tmp/hidden" ] && command=("$PWD/$tmp/hidden" "${command[@]}")
-  timeout --kill-after=5 60 "$hosts_agent" x.1 "$mpirun" --mca plm_rsh_agent "$PWD/$hosts_agent" -wdir "$PWD" \
-    --mca btl self,tcp --mca btl_tcp_if_include $hosts_net.0/24 --mca oob_tcp_if_include $hosts_net.0/24 \
-    --oversubscribe -H "${list#,}" -n $((slots * hosts_num)) "${command[@]}" "$@" >"$tmp/said" 2>&1 </dev/null
+  hosts_start 60 "$slots" "${command[@]}" "$@" >"$tmp/said" 2>&1
   status=$? seconds=$((SECONDS - start))
   output=$(tr -d '\0' <"$tmp/said")
 }
