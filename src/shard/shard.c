@@ -528,24 +528,28 @@ tt_mat tt_unit_gradient(tt_shards *s, tt_kernel *k, int64_t param)
     return g;
 }
 
+static void zero_full(const tt_shards *s, tt_kernel *k, const flat *b, int64_t begin, int64_t end)
+{
+    char *at = (char *)b->full + (size_t)begin * tt_dtype_size(s->precision.real);
+    k->ops->zero(k, tt_mat_of(at, s->precision.real, 1, end - begin));
+}
+
 /* Full gradients of several ranks: 0 where nothing was written, between parameters too. */
-static void fill_full(tt_shards *s, tt_kernel *k, int unit)
+static void fill_full(const tt_shards *s, tt_kernel *k, int unit)
 {
     const tt_unit *u = &s->params->units[unit];
-    unit_state *state = &s->units[unit];
-    size_t size = tt_dtype_size(s->precision.real);
-    int64_t done[2] = {0, 0}; /* of each flat */
-    for (int64_t i = u->first; i <= u->first + u->count; i++)
-        for (int f = 0; f < 2; f++) {
-            flat *b = &state->flats[f];
-            bool last = i == u->first + u->count, here = !last && s->params->at[i].exact == f && s->offset[i] >= 0;
-            int64_t begin = last ? full_count(state, b) : s->offset[i], end = begin;
-            if (!b->full || (!last && !here)) continue;
-            if (here) end += s->params->at[i].count;
-            if (here && !s->written[i]) begin = end;
-            k->ops->zero(k, tt_mat_of((char *)b->full + (size_t)done[f] * size, s->precision.real, 1, begin - done[f]));
-            done[f] = end;
-        }
+    const unit_state *state = &s->units[unit];
+    int64_t done[2] = {0, 0}; /* elements of each flat */
+    for (int64_t i = u->first; i < u->first + u->count; i++) {
+        const tt_param *p = &s->params->at[i];
+        const flat *b = &state->flats[p->exact];
+        if (!b->full || s->offset[i] < 0) continue;
+        int64_t end = s->offset[i] + p->count;
+        zero_full(s, k, b, done[p->exact], s->written[i] ? s->offset[i] : end);
+        done[p->exact] = end;
+    }
+    for (int f = 0; f < 2; f++)
+        if (state->flats[f].full) zero_full(s, k, &state->flats[f], done[f], full_count(state, &state->flats[f]));
 }
 
 /* The sum over all ranks of this rank's range is added to its shard. pieces: that of rank r lies at r stride elements. */
@@ -556,8 +560,7 @@ static void add_pieces(const tt_shards *s, tt_kernel *k, tt_group *g, const flat
     else tt_add_in_order_f32(g, pieces, stride, b->gradient, count, k->threads);
 }
 
-/* --- sums in messages */
-
+/* In messages: the oldest of the sums that are on their way. */
 static tt_status finish_oldest(tt_shards *s, tt_kernel *k)
 {
     unit_state *state = &s->units[s->reducing[0]];
@@ -597,8 +600,7 @@ static tt_status begin_sums(tt_shards *s, tt_kernel *k, int unit)
     return TT_OK;
 }
 
-/* --- where ranks see each other's */
-
+/* Where ranks see each other's gradients. */
 static tt_status sum_in_place(tt_shards *s, tt_kernel *k, int unit)
 {
     unit_state *state = &s->units[unit];
