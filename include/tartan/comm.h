@@ -124,8 +124,9 @@ tt_status tt_allgather(tt_group *group, const char *name, const void *mine, void
 
 /* The same in two halves, so that compute can run in between. Between them neither buffer may be touched.
  * Every begin is ended, also when something else has failed meanwhile: the buffers belong to the request
- * until then. Other operations of the same group may run in between. tt_request_end accepts NULL inside; the deadline counts from its call. When another operation has failed
- * meanwhile it returns TT_ECOMM and leaves that failure's message as it is. */
+ * until then. Other operations of the same group may run in between. tt_request_end accepts NULL inside; the
+ * deadline counts from its call. When another operation has failed meanwhile it returns TT_ECOMM and leaves
+ * that failure's message as it is. */
 typedef struct tt_request tt_request;
 tt_status tt_allgather_begin(tt_group *group, const char *name, const void *mine, void *all, size_t bytes,
                              tt_request **out);
