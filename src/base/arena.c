@@ -145,6 +145,18 @@ tt_arena_mark tt_arena_save(const tt_arena *a)
     return (tt_arena_mark){a->current, a->used, a->total};
 }
 
+/* An empty arena that took several blocks gets one instead, for the most it has held: else blocks that came for small uses stay
+ * beside those for larger ones, whose grants they are too small for. Refused, it has none, and the next grant asks again. */
+static void join_blocks(tt_arena *a)
+{
+    if (a->num_blocks > 1) {
+        while (a->num_blocks > 0) tt_free(a->blocks[--a->num_blocks].base);
+        if (add_block(a, a->peak) != TT_OK) a->num_blocks = 0;
+    }
+    a->current = 0;
+    a->used = 0;
+}
+
 void tt_arena_restore(tt_arena *a, tt_arena_mark mark)
 {
     TT_ASSERT(mark.total <= a->total);
@@ -156,9 +168,17 @@ void tt_arena_restore(tt_arena *a, tt_arena_mark mark)
     a->current = mark.block;
     a->used = mark.used;
     a->total = mark.total;
+    if (a->total == 0) join_blocks(a);
 }
 
 size_t tt_arena_peak(const tt_arena *a)
 {
     return a->peak;
+}
+
+size_t tt_arena_held(const tt_arena *a)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < a->num_blocks; i++) bytes += a->blocks[i].size;
+    return bytes;
 }

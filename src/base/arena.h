@@ -2,8 +2,8 @@
  *
  *   tt_arena_mark m = tt_arena_save(a);   ... grants ...   tt_arena_restore(a, m);
  *
- * Memory comes in blocks that are kept for the next step, so after the first step a training step calls no
- * allocator. Grants are aligned to 64 bytes. In test builds (TT_DEBUG_MEMORY) memory is filled with NaN bytes
+ * Memory comes in blocks that are kept for the next step, so a training step that needs no more than those before it calls no
+ * allocator. An arena that is empty again has one block at most, of what it has held at its fullest. Grants are aligned to 64 bytes. In test builds (TT_DEBUG_MEMORY) memory is filled with NaN bytes
  * on grant and on release, so that a value nobody wrote, or one read after its time, shows up as NaN.
  */
 #ifndef TT_BASE_ARENA_H
@@ -40,6 +40,8 @@ void tt_arena_restore(tt_arena *a, tt_arena_mark mark);
 
 /* Highest number of bytes granted at one time since creation. */
 size_t tt_arena_peak(const tt_arena *a);
+/* Bytes of its blocks, granted or not. */
+size_t tt_arena_held(const tt_arena *a);
 
 /* tt_alloc - a long-lived block (parameters, optimizer state), 64-byte aligned, zeroed; free with tt_free.
  * Pages that are never touched cost nothing. TT_ENOMEM names `what` and the bytes. */

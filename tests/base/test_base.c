@@ -50,6 +50,31 @@ static void blocks_tile_any_count(void **state)
         }
 }
 
+/* Uses of many sizes, each larger than the ones before in one part and smaller in another, as expert batches are: what an empty
+ * arena holds is what its fullest use took, not the sum of their blocks. */
+static void arenas_do_not_pile_up_blocks(void **state)
+{
+    (void)state;
+    tt_arena *a;
+    void *p;
+    assert_ok(tt_arena_create("test", &a));
+    tt_arena_mark empty = tt_arena_save(a);
+    for (int64_t use = 1; use <= 40; use++) {
+        assert_ok(tt_arena_grant(a, use << 16, 1, &p));
+        tt_arena_mark inner = tt_arena_save(a);
+        assert_ok(tt_arena_grant(a, (2 << 20) + (use * 37 % 41 << 16), 1, &p));
+        tt_arena_restore(a, inner);
+        assert_ok(tt_arena_grant(a, (1 << 20) + (use * 17 % 41 << 16), 1, &p));
+        memset(p, 1, (size_t)1 << 20);
+        tt_arena_restore(a, empty);
+        assert_true(tt_arena_held(a) <= tt_arena_peak(a) + (1 << 20));
+    }
+    size_t held = tt_arena_held(a);
+    assert_ok(tt_arena_grant(a, 3 << 20, 1, &p));
+    assert_int_equal(tt_arena_held(a), held); /* uses that fit take nothing more */
+    tt_arena_destroy(&a);
+}
+
 static void arena_grants_restore_and_count(void **state)
 {
     (void)state;
@@ -160,6 +185,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(errors_carry_context),  cmocka_unit_test(long_errors_stay_valid_text),
         cmocka_unit_test(blocks_tile_any_count), cmocka_unit_test(arena_grants_restore_and_count),
+        cmocka_unit_test(arenas_do_not_pile_up_blocks),
         cmocka_unit_test(philox_known_answers),  cmocka_unit_test(normals_do_not_depend_on_the_cut),
         cmocka_unit_test(json_is_strict),        cmocka_unit_test(files_are_replaced_whole),
     };
