@@ -482,6 +482,8 @@ static tt_status run_mode(tt_comm *comm, const char *mode)
         return tt_barrier(tt_comm_world(comm), "wait-for-all");
     }
     if (strcmp(mode, "mpi-orphans") == 0) {
+        /* As in tartan sft, which catches it: mpirun sends it to those who are left, and they would end before their report. */
+        signal(SIGTERM, SIG_IGN);
         TT_TRY(tt_barrier(tt_comm_world(comm), "wait-for-all"));
         usleep(200 * 1000); /* all watchdogs know each other by now */
         if (tt_comm_rank(comm) < 2) raise(SIGKILL);
