@@ -44,6 +44,7 @@ tt_status tt_trainer_open(tt_comm *comm, const tt_trainer_options *options, tt_t
         free(t);
         return status;
     }
+    if (tt_comm_rank(comm) == 0) tt_model_config_warn(&t->engine.config);
     t->engine.model.recompute = options->recompute;
     t->engine.model.kept_layers = options->kept_layers;
     *out = t;
