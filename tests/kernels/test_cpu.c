@@ -152,13 +152,13 @@ static void position_changes_no_bit(void **state)
                 tt_mat x = kernel_rig_fill(r, kernel_rig_mat(r, type, T, K, true), 0, 1);
                 tt_mat b = kernel_rig_fill(r, kernel_rig_mat(r, TT_F32, 1, N, true), 0, 1);
                 tt_mat y = kernel_rig_mat(r, type, T, N, true), z = kernel_rig_mat(r, type, T, N, true);
-                tt_weight w = {.w = kernel_rig_fill(r, kernel_rig_mat(r, type, N, K, true), 0, 1)};
-                assert_ok(r->k->ops->linear(r->k, x, &w, b, false, y));
-                assert_ok(r->k->ops->linear(r->k, x, &w, b, false, z));
+                tt_mat w = kernel_rig_fill(r, kernel_rig_mat(r, type, N, K, true), 0, 1);
+                assert_ok(r->k->ops->linear(r->k, x, w, b, false, y));
+                assert_ok(r->k->ops->linear(r->k, x, w, b, false, z));
                 for (int64_t i = 0; i < T; i += 37) {
                     tt_mat row = tt_mat_rows(z, i, i + 1);
                     kernel_set_all(row, (double)NAN);
-                    assert_ok(r->k->ops->linear(r->k, tt_mat_rows(x, i, i + 1), &w, b, false, row));
+                    assert_ok(r->k->ops->linear(r->k, tt_mat_rows(x, i, i + 1), w, b, false, row));
                 }
                 kernel_same_bits(y, z, r->c, "a row alone");
                 kernel_rig_check_guards(r);
@@ -182,9 +182,8 @@ static void small_integers_are_exact(void **state)
             for (int64_t i = 0; i < N; i++) kernel_set(w, i, j, (double)((i * i + j) % 7 - 3));
         }
         kernel_set_all(z, 2);
-        tt_weight weight = {.w = w};
-        assert_ok(r->k->ops->linear(r->k, x, &weight, (tt_mat){0}, false, y));
-        assert_ok(r->k->ops->linear(r->k, x, &weight, (tt_mat){0}, true, z));
+        assert_ok(r->k->ops->linear(r->k, x, w, (tt_mat){0}, false, y));
+        assert_ok(r->k->ops->linear(r->k, x, w, (tt_mat){0}, true, z));
         for (int64_t i = 0; i < T; i++)
             for (int64_t n = 0; n < N; n++) {
                 double sum = 0;
@@ -299,10 +298,10 @@ static void subnormal_numbers_are_zeros(void **state)
         tt_mat x = kernel_rig_mat(r, TT_F32, 300, K, true), y = kernel_rig_mat(r, TT_F32, 300, 200, true);
         tt_mat p = kernel_rig_mat(r, TT_F32, 1, N, true), g = kernel_rig_mat(r, TT_F32, 1, N, true);
         tt_mat m = kernel_rig_mat(r, TT_F32, 1, N, true), v = kernel_rig_mat(r, TT_F32, 1, N, true);
-        tt_weight w = {.w = kernel_rig_mat(r, TT_F32, 200, K, true)};
-        kernel_set_all(x, tiny), kernel_set_all(w.w, 1), kernel_set_all(p, 1);
+        tt_mat w = kernel_rig_mat(r, TT_F32, 200, K, true);
+        kernel_set_all(x, tiny), kernel_set_all(w, 1), kernel_set_all(p, 1);
         kernel_set_all(g, 0), kernel_set_all(m, tiny), kernel_set_all(v, tiny);
-        assert_ok(r->k->ops->linear(r->k, x, &w, (tt_mat){0}, false, y));
+        assert_ok(r->k->ops->linear(r->k, x, w, (tt_mat){0}, false, y));
         for (int64_t i = 0; i < y.rows; i++)
             for (int64_t j = 0; j < y.cols; j++) assert_close(kernel_get(y, i, j), 0, 0);
         r->k->ops->adamw(r->k, &(tt_adamw){.lr = 1, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .clip = 1, .step = 9}, p, g, m, v);

@@ -198,9 +198,8 @@ static void small_integers_are_exact(void **state)
             }
             for (int64_t i = 0; i < N; i++) kernel_set(b, 0, i, (double)(i % 9 - 4));
             kernel_set_all(z, 2);
-            tt_weight weight = {.w = w};
-            assert_ok(r->k->ops->linear(r->k, x, &weight, (tt_mat){0}, false, y));
-            assert_ok(r->k->ops->linear(r->k, x, &weight, b, true, z));
+            assert_ok(r->k->ops->linear(r->k, x, w, (tt_mat){0}, false, y));
+            assert_ok(r->k->ops->linear(r->k, x, w, b, true, z));
             kernel_rig_check_guards(r);
             for (int64_t i = 0; i < T; i++)
                 for (int64_t n = 0; n < N; n++) {
@@ -222,9 +221,8 @@ static void the_number_of_threads_is_given_back(void **state)
     kernel_rig *r = rig_of(&none, F32, 2);
     tt_mat x = kernel_rig_fill(r, kernel_rig_mat(r, TT_F32, 8, 8, true), 0, 1),
            y = kernel_rig_mat(r, TT_F32, 8, 8, true);
-    tt_weight w = {.w = x};
     omp_set_num_threads(5);
-    assert_ok(r->k->ops->linear(r->k, x, &w, (tt_mat){0}, false, y));
+    assert_ok(r->k->ops->linear(r->k, x, x, (tt_mat){0}, false, y));
     assert_int_equal(omp_get_max_threads(), 5);
     kernel_rig_destroy(&r);
 }

@@ -238,7 +238,7 @@ static tt_status check_weights(const rank_state *r, int unit)
         const tt_param *p = &r->job->params->at[i];
         if (!mine(r, i)) continue;
         tt_precision t = r->job->precision;
-        tt_mat w = tt_unit_weight(r->shards, i).w;
+        tt_mat w = tt_unit_weight(r->shards, i);
         int64_t cols = p->ndim == 2 ? p->shape[1] : p->count;
         TT_CHECK(w.dtype == (p->exact ? t.real : t.compute) && w.cols == cols && w.rows * w.cols == p->count,
                  TT_EVERDICT, "'%s' is gathered as %s [%lld, %lld]", p->name, tt_dtype_name(w.dtype),

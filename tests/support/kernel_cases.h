@@ -28,8 +28,7 @@ typedef struct kernel_rig {
     int32_t *ids; /* look-ups, choices or targets */
     int64_t *offset;
     tt_docs docs;
-    tt_weight *weights;
-    tt_mat *views;
+    tt_mat *weights, *views;
     double *factors;
     bool replay; /* routers: keep the choice of the run before */
     uint64_t seed;
