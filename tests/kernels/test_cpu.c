@@ -16,13 +16,7 @@
 
 /* Cases of the common list in sizes that fill tiles of 14 x 32, 6 x 16 and 6 x 8, depths of 256, blocks of
  * 56, 128 and 8192, and that are worth several threads. */
-typedef struct larger {
-    const char *like;
-    int64_t size[8];
-    int64_t terms;
-} larger;
-
-static const larger larger_cases[] = {
+static const kernel_resized larger_cases[] = {
     {"linear, bias", {14, 256, 32}, 256},
     {"linear, bias", {15, 257, 33}, 257},
     {"linear, bias", {13, 255, 31}, 255},
@@ -62,18 +56,6 @@ static const larger larger_cases[] = {
 };
 enum { NUM_LARGER = sizeof larger_cases / sizeof *larger_cases };
 
-static kernel_case case_of(int i)
-{
-    if (i < num_kernel_cases) return kernel_cases[i];
-    const larger *l = &larger_cases[i - num_kernel_cases];
-    const kernel_case *c = kernel_cases;
-    while (strcmp(c->name, l->like) != 0) c++;
-    kernel_case made = *c;
-    memcpy(made.size, l->size, sizeof made.size);
-    made.terms = l->terms;
-    return made;
-}
-
 /* --- against the reference ----------------------------------------------------------------------- */
 
 static void every_op_matches_the_reference(void **state)
@@ -83,7 +65,7 @@ static void every_op_matches_the_reference(void **state)
     int levels = kernel_num_levels();
     for (int i = 0; i < num_kernel_cases + NUM_LARGER; i++)
         for (int t = 0; t < 2; t++) {
-            kernel_case c = case_of(i);
+            kernel_case c = kernel_case_of(larger_cases, i);
             kernel_rig *expected = kernel_rig_create(&c, &tt_ops_ref, types[t], 1);
             kernel_rig_run(expected);
             for (int level = 0; level < levels; level++) {
@@ -107,7 +89,7 @@ static void bits_are_those_of_one_thread(void **state)
     (void)state;
     int level = kernel_num_levels() - 1;
     for (int i = num_kernel_cases; i < num_kernel_cases + NUM_LARGER; i++) {
-        kernel_case c = case_of(i);
+        kernel_case c = kernel_case_of(larger_cases, i);
         bool attention = strncmp(c.name, "attention", 9) == 0;
         kernel_rig *first = kernel_level_rig(&c, level, TT_BF16, 1);
         kernel_rig *again = kernel_level_rig(&c, level, TT_BF16, 1);

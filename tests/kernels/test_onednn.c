@@ -15,13 +15,7 @@ typedef enum mode { F32, BF16, WIDENED, NUM_MODES } mode;
 static const char *const mode_names[] = {"as it is", "as it is", "widened"};
 
 /* Sums long enough that the library cuts them, and each dimension in turn 1. */
-typedef struct larger {
-    const char *like;
-    int64_t size[6];
-    int64_t terms;
-} larger;
-
-static const larger larger_cases[] = {
+static const kernel_resized larger_cases[] = {
     {"linear, bias", {63, 64, 65}, 65},
     {"linear, bias", {64, 64, 64}, 64},
     {"linear, accumulate", {225, 530, 70}, 530},
@@ -39,18 +33,6 @@ enum { NUM_LARGER = sizeof larger_cases / sizeof *larger_cases };
 static bool is_product(const kernel_case *c)
 {
     return strncmp(c->name, "linear", 6) == 0 || strncmp(c->name, "grouped", 7) == 0;
-}
-
-static kernel_case case_of(int i)
-{
-    if (i < num_kernel_cases) return kernel_cases[i];
-    const larger *l = &larger_cases[i - num_kernel_cases];
-    const kernel_case *c = kernel_cases;
-    while (strcmp(c->name, l->like) != 0) c++;
-    kernel_case made = *c;
-    memcpy(made.size, l->size, sizeof made.size);
-    made.terms = l->terms;
-    return made;
 }
 
 static tt_onednn *state_of(kernel_rig *r)
@@ -85,7 +67,7 @@ static void products_match_the_reference(void **state)
     (void)state;
     int done = 0;
     for (int i = 0; i < num_kernel_cases + NUM_LARGER; i++) {
-        kernel_case c = case_of(i);
+        kernel_case c = kernel_case_of(larger_cases, i);
         if (!is_product(&c)) continue;
         kernel_rig *expected[] = {kernel_rig_create(&c, &tt_ops_ref, TT_F32, 1),
                                   kernel_rig_create(&c, &tt_ops_ref, TT_BF16, 1)};
@@ -120,7 +102,7 @@ static void the_same_call_gives_the_same_bits(void **state)
     (void)state;
     for (int i = num_kernel_cases; i < num_kernel_cases + NUM_LARGER; i++)
         for (mode m = F32; m < NUM_MODES; m++) {
-            kernel_case c = case_of(i);
+            kernel_case c = kernel_case_of(larger_cases, i);
             kernel_rig *first = rig_of(&c, m, 1), *again = rig_of(&c, m, 1);
             if (!first) continue;
             for (int n = 0; n < 3; n++) {

@@ -864,3 +864,15 @@ const kernel_case kernel_cases[] = {
     {"update, bf16", update_build, update_forward, NULL, {700}, CASE_BF16, 700},
 };
 const int num_kernel_cases = sizeof kernel_cases / sizeof *kernel_cases;
+
+kernel_case kernel_case_of(const kernel_resized *more, int i)
+{
+    if (i < num_kernel_cases) return kernel_cases[i];
+    const kernel_resized *other = &more[i - num_kernel_cases];
+    const kernel_case *c = kernel_cases;
+    while (strcmp(c->name, other->like) != 0) c++;
+    kernel_case made = *c;
+    memcpy(made.size, other->size, sizeof made.size);
+    made.terms = other->terms;
+    return made;
+}
