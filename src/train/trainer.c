@@ -102,6 +102,7 @@ tt_status tt_trainer_step(tt_trainer *t, const tt_trainer_micro *micros, int num
         .max_grad_norm = o->max_grad_norm,
         .step = t->step + 1,
         .balance = num > 0 ? o->balance / num : 0,
+        .balance_scope = o->balance_by_rank ? TT_BALANCE_RANK : TT_BALANCE_GLOBAL,
     };
     TT_TRY(tt_train_step(&t->engine.model, t->micros, num, &s, &r));
     t->step++;
