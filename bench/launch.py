@@ -27,8 +27,9 @@ def kill_tree(pid):
 
 
 def reason(code, said):
-    """Why a program failed, in its own words where it has some. Those that start ranks tell in theirs of a signal."""
-    if code == -signal.SIGKILL or re.search(r"signal 9 \(", "".join(said), re.I):
+    """Why a program failed, in its own words where it has some. Those that start ranks tell of a signal in theirs, or end as
+    shells do."""
+    if code in (-signal.SIGKILL, 128 + signal.SIGKILL) or re.search(r"signal 9 \(", "".join(said), re.I):
         return "killed (out of memory?)"
     errors = [line for line in said if re.search(r"Error\b.*: ", line) and "ChildFailedError" not in line]
     return "".join(errors[-1:] or said[-3:]).strip().replace("\n", " ")[-200:] or f"exit status {code}"
@@ -68,7 +69,8 @@ def self_test():
     assert shell("echo $WORD") == ("", ["heard\n"])
     assert shell("exit 3") == ("exit status 3", [])
     assert shell("echo 'ValueError: no such thing'; echo; echo ====; echo; exit 1")[0] == "ValueError: no such thing"
-    assert shell("kill -9 $$")[0] == "killed (out of memory?)"
+    for script in ("kill -9 $$", "sh -c 'kill -9 $$'; exit $?"):
+        assert shell(script)[0] == "killed (out of memory?)"
     assert shell("echo 'traceback : Signal 9 (SIGKILL) received by PID 7'; exit 1")[0] == "killed (out of memory?)"
     # What it has started holds the pipe open, in a session of its own.
     assert shell("setsid sleep 50 & wait", limit=0.3)[0] == "not done after 0.3 s"
