@@ -134,8 +134,8 @@ check: all tests examples layers objects
 	@BUILD=$(BUILD) tests/run.sh $(ONLY)
 layers:
 	@tools/check-layers.sh
-objects: $(LIB)
-	@BUILD=$(BUILD) CC=$(CC) tools/check_portable.sh objects
+objects: $(LIB) $(BUILD)/tartan
+	@BUILD=$(BUILD) CC=$(CC) tools/check_portable.sh objects starts
 ## make portable    whether it runs elsewhere: no stray instructions, an old x86-64, clang, 64-bit Arm (emulated; minutes)
 portable: all
 	@BUILD=$(BUILD) CC=$(CC) tools/check_portable.sh

@@ -108,14 +108,14 @@ static void bench_linear(tt_dtype type, int64_t M, int64_t N, int64_t K)
     double work = 2.0 * (double)M * (double)N * (double)K;
     tt_mat x = matrix(type, M, K), dy = matrix(type, M, N), y = matrix(TT_F32, M, N), dx = matrix(TT_F32, M, K);
     tt_mat dw = matrix(TT_F32, N, K), none = {0};
-    tt_weight w = {.w = matrix(type, N, K)};
-    note(work, SECONDS(NUM_BACKENDS, must(k->ops->linear(k, x, &w, none, false, y))), "GF/s",
+    tt_mat w = matrix(type, N, K);
+    note(work, SECONDS(NUM_BACKENDS, must(k->ops->linear(k, x, w, none, false, y))), "GF/s",
          "%-4s linear     %4lld x %lld x %lld", name, M, N, K);
-    note(work, SECONDS(NUM_BACKENDS, must(k->ops->linear_dx(k, dy, &w, false, dx))), "GF/s",
+    note(work, SECONDS(NUM_BACKENDS, must(k->ops->linear_dx(k, dy, w, false, dx))), "GF/s",
          "%-4s linear_dx  %4lld x %lld x %lld", name, M, N, K);
     note(work, SECONDS(NUM_BACKENDS, must(k->ops->linear_dw(k, dy, x, false, dw))), "GF/s",
          "%-4s linear_dw  %4lld x %lld x %lld", name, M, N, K);
-    tt_mat all[] = {x, dy, y, dx, dw, w.w};
+    tt_mat all[] = {x, dy, y, dx, dw, w};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) tt_free(all[i].data);
 }
 
@@ -126,12 +126,11 @@ static void bench_grouped(tt_dtype type, int64_t ROWS)
     double work = 2.0 * G * (double)ROWS * N * K;
     tt_mat x = matrix(type, G * ROWS, K), dy = matrix(type, G * ROWS, N), y = matrix(type, G * ROWS, N);
     tt_mat dx = matrix(TT_F32, G * ROWS, K), w = matrix(type, G * N, K), dw = matrix(TT_F32, G * N, K);
-    tt_weight weight[G];
-    tt_mat dweight[G];
+    tt_mat weight[G], dweight[G];
     int64_t offset[G + 1];
     for (int g = 0; g <= G; g++) offset[g] = g * ROWS;
     for (int g = 0; g < G; g++) {
-        weight[g] = (tt_weight){.w = tt_mat_rows(w, g * N, (g + 1) * N)};
+        weight[g] = tt_mat_rows(w, g * N, (g + 1) * N);
         dweight[g] = tt_mat_rows(dw, g * N, (g + 1) * N);
     }
     note(work, SECONDS(NUM_BACKENDS, must(k->ops->grouped_linear(k, x, weight, G, offset, y))), "GF/s",
@@ -166,15 +165,15 @@ static void bench_head(void)
 {
     enum { M = 1024, V = 50304, D = 2048 };
     tt_mat x = matrix(TT_BF16, M, D), y = matrix(TT_F32, M, V);
-    tt_weight w = {.w = matrix(TT_BF16, V, D)};
+    tt_mat w = matrix(TT_BF16, V, D);
     int32_t targets[M];
     tt_loss_sums sums = {0};
     for (int i = 0; i < M; i++) targets[i] = i;
-    note(2.0 * M * V * D, SECONDS(NUM_BACKENDS, must(k->ops->linear(k, x, &w, (tt_mat){0}, false, y))), "GF/s",
+    note(2.0 * M * V * D, SECONDS(NUM_BACKENDS, must(k->ops->linear(k, x, w, (tt_mat){0}, false, y))), "GF/s",
          "%-4s head           %lld x %lld x %lld", "BF16", M, V, D);
     note(8.0 * M * V, SECONDS(1, k->ops->cross_entropy(k, y, targets, 1e-3, y, &sums)), "GB/s",
          "%-4s cross_entropy  %lld x %lld, in place", "F32", M, V, 0);
-    tt_free(x.data), tt_free(y.data), tt_free(w.w.data);
+    tt_free(x.data), tt_free(y.data), tt_free(w.data);
 }
 
 static void bench_update(tt_dtype type)

@@ -10,8 +10,8 @@ Cases, each a table on standard output (Markdown); what runs is told on standard
     step        OLMoE shape, 1 and 2 layers, T = 512, 1024, 2048, fp32 and bf16, checkpointing on (at 1 layer also off)
     L4          OLMoE shape, 4 layers, bf16 weights and moments
     qwen3       Qwen3-MoE shape, 1 layer, bf16 weights and moments (fp32 state would take 18.6 GiB)
-    ranks       two ranks of one thread, ep_size 2 and 1, against one process of two threads with the same rows, and against
-                the baseline's ways on two ranks
+    ranks       two ranks of half the threads, ep_size 2 and 1, against one process of all threads with the same rows, and
+                against the baseline's ways on two ranks
     start       from the start of the program to the end of the first step, a tiny model
     tokenise    chat rows of about 300 tokens through template and tokenizer, one thread
     checkpoint  loading and saving a model folder
@@ -27,13 +27,13 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import threading
 import time
 
+import launch
 import measured
+from launch import say
 from measured import flat, median, ratio_text, spread
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -44,12 +44,15 @@ ROOT = os.path.dirname(HERE)
 # by 1.7 % for a tensor of 2^27 normal numbers, so they only show that it is the same gradient.
 TOLERANCE = {"fp32": {"losses": 2e-5, "grad_norms": 5e-2}, "bf16": {"losses": 3e-3, "grad_norms": 5e-2}}
 
-LIMIT = 1800  # seconds that a contender may take
-
 # glibc gives blocks of some MiB back to the system when they are freed, and the next step pays for new pages: on machines
 # where these are slow that is a third of the baseline's step. What keeps them:
 TUNED_GLIBC = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_TOP_PAD_": str(256 << 20),
                "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+
+# What imitates a machine of narrower instructions: tartan's products, oneDNN (which both sides have), MKL, torch's own kernels,
+# and OpenBLAS (numpy's roof). torch asks oneDNN whether bf16 products are worth it, so it says no, as it does on such a machine.
+INSTRUCTIONS = {"avx2": {"TARTAN_ISA": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+                         "ATEN_CPU_CAPABILITY": "avx2", "OPENBLAS_CORETYPE": "Haswell"}}
 
 
 def settings():
@@ -74,51 +77,25 @@ class Contender:
     runs: list = dataclasses.field(default_factory=list)
     failure: str = ""
 
-    def run(self):
+    def run(self, limit):
         if self.failure:
             return
-        say(f"  {self.name}: {' '.join(self.command)}")
-        env = {**os.environ, **self.env}
-        start = time.monotonic()
-        p = subprocess.Popen(self.command, env=env, cwd=ROOT, text=True, stdout=subprocess.PIPE,
-                             stderr=subprocess.STDOUT, start_new_session=True)
-        late = threading.Timer(LIMIT, os.killpg, (p.pid, signal.SIGTERM))
-        late.start()
-        result, said = None, []
-        for line in p.stdout:
-            said.append(line)
-            if self.until and self.until in line and result is None:
-                result = {"seconds": [time.monotonic() - start]}
+        results, start = [], time.monotonic()
+
+        def hear(line):
+            if self.until and self.until in line:
+                results.append({"seconds": [time.monotonic() - start]})
             elif line.startswith("{"):
-                result = json.loads(line)
-        code = p.wait()
-        late.cancel()
-        killed = code == -9 or any("SIGKILL" in line for line in said)
-        if code != 0 or result is None:
-            self.failure = "killed: out of memory?" if killed else "".join(said[-3:]).strip().replace("\n", " ")[-200:] or f"exit status {code}"
-            say(f"  {self.name} failed: {self.failure}")
-        else:
-            self.runs.append(result)
+                results.append(json.loads(line))
+
+        self.failure = launch.run(self.name, self.command, self.env, ROOT, limit, hear) or ("" if results else "printed no result")
+        self.runs += results[:1] if self.until else results[-1:]
 
     def all(self, key):
         return [r[key] for r in self.runs]
 
     def seconds(self):
         return self.all("seconds")
-
-
-def say(text):
-    print(text, file=sys.stderr, flush=True)
-
-
-def take_turns(contenders, repeats, warm=False):
-    """warm: one more repetition in front, whose runs are left out."""
-    for i in range(-int(warm), repeats):
-        say(f"repetition {i + 1} of {repeats}" if i >= 0 else "to warm up")
-        for c in contenders if i % 2 == 0 else contenders[::-1]:
-            c.run()
-            if i < 0:
-                c.runs.clear()
 
 
 class Bench:
@@ -130,9 +107,8 @@ class Bench:
             sys.exit(f"compare.py: there is no {args.python}; bench/setup_baseline.sh makes it, or say --python")
         self.env = {"OMP_NUM_THREADS": str(args.threads), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
                     "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-                    "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none"}
-        if args.isa == "avx2":
-            self.env.update(TARTAN_ISA="avx2", ONEDNN_MAX_CPU_ISA="AVX2", ATEN_CPU_CAPABILITY="avx2", MKL_ENABLE_INSTRUCTIONS="AVX2")
+                    "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none",
+                    **INSTRUCTIONS.get(args.isa, {})}
         known = settings()
         name = args.setting or ("tcmalloc" if "tcmalloc" in known else "glibc")
         if name not in known:
@@ -150,32 +126,43 @@ class Bench:
         return [self.args.python, os.path.join(HERE, name)]
 
     def init(self, config, folder, *more):
-        """A model folder, made once: whole or not at all."""
-        if os.path.exists(os.path.join(ROOT, folder)):
-            return
+        """A folder by tartan init, made once. It gets its name when it is whole."""
+        path = os.path.join(ROOT, folder)
+        if os.path.exists(path):
+            return folder
         say(f"making {folder}")
-        part = folder + ".part"
-        shutil.rmtree(os.path.join(ROOT, part), ignore_errors=True)
-        subprocess.run([self.program("tartan"), "init", config, part, *more], cwd=ROOT, check=True)
-        os.rename(os.path.join(ROOT, part), os.path.join(ROOT, folder))
+        shutil.rmtree(path + ".part", ignore_errors=True)
+        subprocess.run([self.program("tartan"), "init", config, folder + ".part", *more], cwd=ROOT, check=True)
+        os.rename(path + ".part", path)
+        return folder
 
     def model(self, shape, layers):
-        """A folder of random bf16 weights, made once."""
+        """A folder of random bf16 weights."""
         folder = os.path.join(self.args.build, "bench-models", f"{shape}-{layers}")
         config = os.path.join(ROOT, folder + ".json")
         os.makedirs(os.path.dirname(config), exist_ok=True)
         describe = [self.program("bench/bench_step"), "--shape", shape, "--layers", str(layers), "--config"]
         with open(config, "w") as f:
             subprocess.run(describe, stdout=f, cwd=ROOT, check=True)
-        self.init(config, folder)
-        return folder
+        return self.init(config, folder)
+
+    def take_turns(self, contenders, repeats=None, cold=False):
+        """Every repetition starts each contender anew. `cold`: one before them finds the disk's caches cold, and does not
+        count."""
+        repeats = repeats or self.args.repeats
+        for i in range(-1 if cold else 0, repeats):
+            say(f"repetition {i + 1} of {repeats}" if i >= 0 else "once to warm up")
+            for c in contenders if i % 2 == 0 else contenders[::-1]:
+                c.run(self.args.time_limit)
+                if i < 0:
+                    c.runs.clear()
 
     def measure_roofs(self):
         """The best plain products of all libraries at hand, GFLOP/s, and passes over memory, GB/s."""
         threads = str(self.args.threads)
         own = Contender("roofs", [self.program("bench/bench_roofs"), threads], self.env)
         python = Contender("the baseline's roofs", self.script("baseline_roofs.py") + [threads], self.env)
-        take_turns([own, python], 1)
+        self.take_turns([own, python], repeats=1)
         rates = {k: v for c in (own, python) for r in c.runs for k, v in r.items()}
         if not own.runs:
             sys.exit(f"compare.py: bench_roofs failed: {own.failure}")
@@ -201,10 +188,10 @@ class Bench:
         return Contender(name, command, self.baseline_env if env is None else env, precision=precision)
 
     def baseline_ranks(self, way, model, tokens, precision):
-        torchrun = os.path.join(os.path.dirname(self.args.python), "torchrun")
+        torchrun, threads = os.path.join(os.path.dirname(self.args.python), "torchrun"), str(self.args.threads // 2)
         command = [torchrun, "--nproc_per_node", "2", os.path.join(HERE, "baseline_ranks.py"), model, "--way", way]
-        command += ["--tokens", str(tokens), "--precision", precision, "--threads", "1"] + self.steps()
-        return Contender(f"baseline {way}", command, {**self.baseline_env, "OMP_NUM_THREADS": "1"}, precision=precision)
+        command += ["--tokens", str(tokens), "--precision", precision, "--threads", threads] + self.steps()
+        return Contender(f"baseline {way}", command, {**self.baseline_env, "OMP_NUM_THREADS": threads}, precision=precision)
 
 
 # --- reading results ---------------------------------------------------------------------------------------------
@@ -226,6 +213,10 @@ def fastest(contenders):
 
 def rate(c, tokens):
     return f"{tokens / median(flat(c.seconds())):.0f}" if c.runs else None
+
+
+def peak_text(c, key="peak_rss_mib"):
+    return f"{max(c.all(key)):.0f}" if c.runs else None
 
 
 def phases_text(c):
@@ -297,7 +288,7 @@ def case_step(bench):
             say(title)
             own = [bench.tartan(f"tartan {p}", model, tokens, p, *way) for p in args.precision]
             others = [bench.baseline(f"baseline {p}", model, tokens, p, *way) for p in args.precision]
-            take_turns(own + others, args.repeats)
+            bench.take_turns(own + others)
             rows += step_rows(bench, title, own, others, tokens)
             profiles += [profile_row(title, c) for c in own]
     print_table(f"step, OLMoE shape, {args.threads} threads; baseline with {bench.setting}", rows)
@@ -309,7 +300,7 @@ def half_state(bench, shape, layers):
     for tokens in bench.args.tokens or [1024]:
         own = bench.tartan("tartan bf16", model, tokens, "bf16", "--resident", "bf16", "--moments", "bf16")
         other = bench.baseline("baseline bf16", model, tokens, "bf16")
-        take_turns([own, other], bench.args.repeats)
+        bench.take_turns([own, other])
         rows += step_rows(bench, f"L = {layers}, T = {tokens}", [own], [other], tokens)
     print_table(f"step, {shape} shape, bf16 weights and moments, {bench.args.threads} threads; baseline with {bench.setting}",
                 rows)
@@ -329,15 +320,16 @@ def case_ranks(bench):
         two = [bench.tartan(f"tartan 2 ranks, ep_size {ep}", model, tokens, precision, "--ep_size", ep, ranks=2) for ep in "21"]
         one = bench.tartan("tartan 1 process", model, tokens, precision, "--rows", "2")
         others = [bench.baseline_ranks(way, model, tokens, precision) for way in ("ep", "ddp", "fsdp")]
-        take_turns(two + [one] + others, bench.args.repeats)
+        bench.take_turns(two + [one] + others)
         best = fastest(others)
         for c in two + [one] + others:
             rows.append({"case": f"T = {tokens} a rank, {precision}", "who": c.name, "s/step": seconds_text(c),
                          "tok/s": rate(c, 2 * tokens), "as fast as tartan 1 process": speed(c, one),
                          "as fast as the baseline's best": speed(c, best),
-                         "peak MiB, sum": None if not c.runs else f"{max(r.get('peak_rss_sum_mib', r['peak_rss_mib']) for r in c.runs):.0f}",
+                         "peak MiB, sum": peak_text(c, "peak_rss_mib" if c is one else "peak_rss_sum_mib"),
                          "first losses, its and the best's (difference)": agreement(c, best)})
-    print_table(f"two ranks of one thread, one process of two threads; baseline with {bench.setting}", rows)
+    threads = bench.args.threads
+    print_table(f"two ranks, threads for each: {threads // 2}; one process: {threads}; baseline with {bench.setting}", rows)
 
 
 def case_start(bench):
@@ -349,7 +341,7 @@ def case_start(bench):
     own = Contender("tartan", [bench.program("tartan"), "sft"] + [f"--{k}={v}" for k, v in keys.items()], bench.env,
                     until="step 1/1")
     other = Contender("baseline", bench.script("baseline_start.py") + [model, data, out], bench.env, until="first step")
-    take_turns([own, other], bench.args.repeats, warm=True)  # the first one finds the disk's caches cold
+    bench.take_turns([own, other], cold=True)
     print_table("from the start to the end of the first step, 7.9 M parameters, 4,000 rows",
                 [{"who": c.name, "s": seconds_text(c), "times as fast": speed(c, other)} for c in (own, other)])
 
@@ -375,7 +367,7 @@ def case_tokenise(bench):
     join_chats(bench.args.chat or os.path.join(ROOT, "examples/chat/train.jsonl"), data)
     own = Contender("tartan", [bench.program("bench/bench_tokenise"), bench.args.tokenizer, data], bench.env)
     other = Contender("baseline", bench.script("baseline_tokenise.py") + [bench.args.tokenizer, data], bench.env)
-    take_turns([own, other], bench.args.repeats)
+    bench.take_turns([own, other])
     rows = []
     for c in (own, other):
         if not c.runs:
@@ -400,9 +392,9 @@ def case_checkpoint(bench):
     seconds = [{}, {}]
     for i in range(bench.args.repeats):
         for side in (0, 1) if i % 2 == 0 else (1, 0):
-            say("  " + " ".join(commands[side]))
-            done = subprocess.run(commands[side], cwd=ROOT, env={**os.environ, **bench.env}, text=True, capture_output=True)
-            for what, s in re.findall(r"^([a-z ]+?) +[\d.]+ GB +([\d.]+) s", done.stdout, re.M):
+            said = []
+            launch.run(("tartan", "baseline")[side], commands[side], bench.env, ROOT, bench.args.time_limit, said.append)
+            for what, s in re.findall(r"^([a-z ]+?) +[\d.]+ GB +([\d.]+) s", "".join(said), re.M):
                 seconds[side].setdefault(what, []).append([float(s)])
     rows = []
     for what in ("cold load", "warm load", "save"):
@@ -419,10 +411,10 @@ def case_settings(bench):
     contenders += [bench.baseline(f"bf16, {own}", model, tokens, "bf16"), bench.baseline(f"amp, {own}", model, tokens, "amp"),
                    bench.baseline(f"fp32, {own}, experts eager", model, tokens, "fp32", "--experts", "eager"),
                    bench.baseline(f"fp32, {own}, torch.compile", model, tokens, "fp32", "--compile")]
-    take_turns(contenders, bench.args.repeats)
+    bench.take_turns(contenders)
     print_table(f"settings of the baseline, L = 1, T = {tokens}",
                 [{"setting": c.name, "s/step": seconds_text(c), "forward / backward / optimizer": phases_text(c),
-                  "peak MiB": None if not c.runs else f"{max(c.all('peak_rss_mib')):.0f}"} for c in contenders])
+                  "peak MiB": peak_text(c)} for c in contenders])
 
 
 CASES = {name[5:]: f for name, f in list(globals().items()) if name.startswith("case_")}
@@ -455,15 +447,16 @@ def parse():
     p.add_argument("--steps", type=int, default=5)
     p.add_argument("--quick", action="store_true", help="one warm-up step, two timed ones, one repetition")
     p.add_argument("--setting", help="of the baseline's allocator (default: tcmalloc where there is one, else glibc)")
-    p.add_argument("--isa", choices=("avx2",), help="keep both sides from newer instructions, as on a machine without them")
     p.add_argument("--tokenizer", help="tokenise: folder of the tokenizer")
     p.add_argument("--chat", help="tokenise: a .jsonl of messages (default: examples/chat/train.jsonl)")
-    p.add_argument("--self-test", action="store_true", help="of the statistics; runs nothing else")
+    p.add_argument("--isa", choices=INSTRUCTIONS, help="imitate a machine without wider instructions, for both sides")
+    p.add_argument("--time-limit", type=float, default=1800, help="seconds after which a contender is ended (default 1800)")
+    p.add_argument("--self-test", action="store_true", help="of the statistics and of how programs end; runs nothing else")
     args = p.parse_args()
     if args.quick:
         args.warmup, args.steps, args.repeats = 1, 2, 1
-    if "ranks" in args.case and args.threads != 2:
-        p.error(f"--threads is {args.threads}, but the case ranks compares two ranks of one thread with one of two; leave it out")
+    if "ranks" in args.case and (args.threads < 2 or args.threads % 2):
+        p.error(f"--threads is {args.threads}: the two ranks of case ranks need as many threads each; --case names other cases")
     args.python = os.path.abspath(args.python)
     return args
 
@@ -472,9 +465,11 @@ def main():
     args = parse()
     if args.self_test:
         measured.self_test()
+        launch.self_test()
         return print("ok")
     bench = Bench(args)
-    print(f"{machine()}; {args.repeats} repetition(s) in turn, {args.warmup} warm-up and {args.steps} timed steps each.\n",
+    imitated = f", imitating {args.isa}" if args.isa else ""
+    print(f"{machine()}{imitated}; {args.repeats} repetition(s) in turn, {args.warmup} warm-up and {args.steps} timed steps each.\n",
           flush=True)
     if NEED_ROOFS & set(args.case):
         bench.measure_roofs()

@@ -31,10 +31,10 @@ static inline tt_status tt_roof_product(int threads, tt_dtype type, double *gflo
         tt_convert((char *)x + (size_t)i * tt_dtype_size(type), type, &value, TT_F32, 1);
         tt_convert((char *)w + (size_t)i * tt_dtype_size(type), type, &value, TT_F32, 1);
     }
+    tt_mat a = tt_mat_of(x, type, N, N), b = tt_mat_of(w, type, N, N), c = tt_mat_of(y, TT_F32, N, N);
     for (int i = 0; i < RUNS && status == TT_OK; i++) {
-        tt_weight weight = {.w = tt_mat_of(w, type, N, N)};
         double start = tt_seconds();
-        status = k->ops->linear(k, tt_mat_of(x, type, N, N), &weight, (tt_mat){0}, false, tt_mat_of(y, TT_F32, N, N));
+        status = k->ops->linear(k, a, b, (tt_mat){0}, false, c);
         best = fmin(best, tt_seconds() - start);
     }
     tt_free(x), tt_free(w), tt_free(y);

@@ -3,7 +3,8 @@
 #
 #   bench/setup_baseline.sh [FOLDER]        default build/baseline; then: bench/compare.py --python FOLDER/bin/python
 #
-# The ordinary torch brings libraries for GPUs along, some GB; a local wheel for CPUs alone does as well (PIP_FIND_LINKS).
+# The ordinary torch brings libraries for GPUs along: 5.2 GB on the disk, some minutes. A local wheel for CPUs alone does as well
+# (PIP_FIND_LINKS).
 # An allocator that keeps its pages makes the baseline faster; compare.py takes tcmalloc where the system has it
 # (Debian: libtcmalloc-minimal4).
 set -euo pipefail

@@ -3,7 +3,9 @@
 #
 #   tools/check_portable.sh objects   no object but those of kernels for AVX2 and AVX-512 (src/kernels/cpu/simd_avx*.c) holds
 #                                     an instruction that the plainest x86-64 lacks; part of `make check`
-#   tools/check_portable.sh old       the tests of kernels on an emulated x86-64 without AVX, and the program starts there
+#   tools/check_portable.sh starts    the program starts on an emulated x86-64 without AVX and computes a model's gradients;
+#                                     part of `make check`
+#   tools/check_portable.sh old       the tests of kernels there: some three minutes
 #   tools/check_portable.sh clang     clang builds everything, tests too, without a warning
 #   tools/check_portable.sh arm       the cross compiler builds everything for 64-bit Arm without a warning, and the tests of
 #                                     kernels, and a model's gradients, pass on an emulated one
@@ -51,13 +53,23 @@ passes() { # passes NAME COMMAND ...: a test program, whose lines are shown when
   say "$name: passes"
 }
 
+without_avx=(qemu-x86_64-static -cpu Nehalem)
+can_do_without_avx() { # can_do_without_avx PART
+  case $(${CC:-cc} -dumpmachine) in x86_64*) ;; *) say "$1: skipped, not an x86-64"; return 1 ;; esac
+  have "$1" "${without_avx[0]}" qemu-user-static
+}
+
+starts() {
+  can_do_without_avx starts || return 0
+  case $(ldd "$build/tartan") in *san.so*) say "starts: skipped, sanitizers are not for emulators"; return ;; esac
+  passes "starts: a model without AVX" "${without_avx[@]}" "$build/tartan" certify tests/fixtures/O1/model --threads 1
+}
+
 old() {
-  case $(${CC:-cc} -dumpmachine) in x86_64*) ;; *) say "old: skipped, not an x86-64"; return ;; esac
-  have old qemu-x86_64-static qemu-user-static || return 0
-  make -j"$jobs" BUILD="$build" "$build/tartan" "$build"/tests/kernels/test_{cpu,optimizer}
-  local emulate=(qemu-x86_64-static -cpu Nehalem) test
-  passes "old: the program" "${emulate[@]}" "$build/tartan" inspect tests/fixtures/O1/model
-  for test in cpu optimizer; do passes "old: test_$test" "${emulate[@]}" "$build/tests/kernels/test_$test"; done
+  can_do_without_avx old || return 0
+  make -j"$jobs" BUILD="$build" "$build"/tests/kernels/test_{cpu,optimizer}
+  local test
+  for test in cpu optimizer; do passes "old: test_$test" "${without_avx[@]}" "$build/tests/kernels/test_$test"; done
 }
 
 clang() {
@@ -115,10 +127,10 @@ arm() {
 }
 
 parts=("$@")
-[ $# -gt 0 ] || parts=(objects old clang arm)
+[ $# -gt 0 ] || parts=(objects starts old clang arm)
 for part in "${parts[@]}"; do
   case $part in
-  objects | old | clang | arm) $part ;;
+  objects | starts | old | clang | arm) $part ;;
   *) echo "$0: no part '$part'" >&2; exit 2 ;;
   esac
 done

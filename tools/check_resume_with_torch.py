@@ -32,19 +32,17 @@ A choice of experts that is nearly a tie may fall either way; then much differs 
 
 Exit status 0: all agree; 1: something differs; 2: wrong usage. For developers: needs torch, transformers, safetensors.
 """
-import argparse
 import json
 import os
 import re
 import sys
-import tempfile
 
 import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, get_scheduler
-from transformers.utils import logging
 
-from check_with_transformers import on_disk, open_model, tartan
+from check_folders import each_folder, ok, parser, tartan, verdict
+from check_with_transformers import on_disk, open_model
 
 FURTHER, ROWS, MICRO = 3, 4, 2  # further steps; rows of a micro-batch on all ranks together; micro-batches of a step
 MOMENT, WEIGHT, LOSS, NORM, RATE, SHAKY = 1e-4, 1e-3, (5e-6, 5e-5), (5e-6, 1e-4), 1e-12, 1e-6
@@ -239,7 +237,7 @@ def check_records(ours, theirs):
             fine = error <= tolerance  # false for NaN
             good &= fine
             print(f"  {'step ' + str(a['step']) + ': ' + key + f' {b[key]:.6g}':<72} {error:9.2e} of {tolerance:.0e}"
-                  f"  {'ok' if fine else 'WRONG'}")
+                  f"  {ok(fine)}")
     return good
 
 
@@ -254,7 +252,6 @@ def check_names(state, weights, trained):
 
 
 def check(options, folder, scratch):
-    print(folder)
     rows = make_rows(AutoConfig.from_pretrained(folder), (options.steps + FURTHER) * ROWS * MICRO, options.seed)
     (start, end), logged = train(options, folder, rows, scratch)
     state, last = read(start, "optimizer"), read(end, "optimizer")
@@ -269,7 +266,7 @@ def check(options, folder, scratch):
         fine = w <= WEIGHT and m <= MOMENT and v <= MOMENT
         good &= fine
         if not options.brief or i == 0 or not fine:
-            print(f"  {name:<58} {bad:6} {w:9.2e} {m:9.2e} {v:10.2e}  {'ok' if fine else 'WRONG'}")
+            print(f"  {name:<58} {bad:6} {w:9.2e} {m:9.2e} {v:10.2e}  {ok(fine)}")
     moved = [n for n in before if n not in shaky and not torch.equal(before[n], after[n])]
     if moved:
         print(f"  not trained, but other bits: {moved}  WRONG")
@@ -281,35 +278,17 @@ def check(options, folder, scratch):
           f"  {'misses, as it must' if fine else 'TOO NEAR'}")
     good &= fine and not moved
     worst = ", ".join(f"{max(r[2][i] for r in table):.1e}" for i in range(3))
-    print(f"  {'AGREES' if good else 'DIFFERS'}: {len(table)} tensors, {len(ours)} elements, {sum(r[1] for r in table)} of "
-          f"them shaky; worst {worst}; {options.ranks} rank(s)\n", flush=True)
-    return good
+    return verdict(options, good, f"{len(table)} tensors, {len(ours)} elements, {sum(r[1] for r in table)} of them shaky; "
+                   f"worst {worst}")
 
 
 def main():
-    p = argparse.ArgumentParser(usage=__doc__, add_help=True)
-    p.add_argument("models", nargs="+")
+    p = parser(__doc__)
     p.add_argument("--steps", type=int, default=3)
-    p.add_argument("--ranks", type=int, default=1)
-    p.add_argument("--ep_size", type=int, default=1)
-    p.add_argument("--tp_size", type=int, default=1)
-    p.add_argument("--tartan", default="build/tartan")
-    p.add_argument("--seed", type=int, default=1)
-    p.add_argument("--brief", action="store_true")
     options, options.keys = p.parse_known_args()
     if options.steps < 1 or ROWS * options.tp_size % options.ranks:
         p.error(f"--steps must be at least 1, and --ranks over --tp_size divide {ROWS}")
-    logging.set_verbosity_error()
-    torch.set_num_threads(1)
-    good = True
-    for folder in options.models:
-        with tempfile.TemporaryDirectory() as scratch:
-            try:
-                good &= check(options, folder, scratch)
-            except Exception as e:  # one folder that fails must not hide the others
-                print(f"  {type(e).__name__}: {e}\n  DIFFERS\n", flush=True)
-                good = False
-    return 0 if good else 1
+    return each_folder(options, check)
 
 
 if __name__ == "__main__":

@@ -23,19 +23,17 @@ A choice of experts that is nearly a tie may fall either way; then logits and ma
 
 Exit status 0: all agree; 1: something differs; 2: wrong usage. For developers: needs torch, transformers, safetensors.
 """
-import argparse
 import json
 import os
 import re
-import subprocess
 import sys
-import tempfile
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
-from transformers.utils import logging
+
+from check_folders import each_folder, ok, parser, tartan, verdict
 
 LOGITS, LOSS, GRADIENT, TINY = 5e-5, 5e-6, 2e-5, 1e-6
 
@@ -65,15 +63,6 @@ def complete(batch):
     labels[:, 1:] = labels[:, 1:].masked_fill(mask[:, :-1] == 0, -100)
     positions = torch.tensor(batch["position_ids"]) if batch.get("position_ids") else None
     return ids, mask, labels, positions
-
-
-def tartan(options, *arguments):
-    """Runs tartan on the ranks and the mesh of the options."""
-    command = [options.tartan, *arguments, "--ep_size", str(options.ep_size), "--tp_size", str(options.tp_size)]
-    if options.ranks > 1:
-        root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-        command = ["mpirun", *root, "--oversubscribe", "-n", str(options.ranks), *command]
-    return subprocess.run(command, capture_output=True, text=True)
 
 
 def run_certify(options, model, batch, outputs):
@@ -170,12 +159,11 @@ def compare_files(folder, other):
 
 def row(name, error, tolerance):
     good = error <= tolerance  # false for NaN
-    print(f"  {name:<62} {error:11.3e} {tolerance:11.3e}  {'ok' if good else 'WRONG'}")
+    print(f"  {name:<62} {error:11.3e} {tolerance:11.3e}  {ok(good)}")
     return good
 
 
 def check(options, folder, scratch):
-    print(f"{folder}")
     model, complaints = open_model(folder)
     good = not complaints
     for c in complaints:
@@ -201,37 +189,18 @@ def check(options, folder, scratch):
         count, differ = compare_files(folder, options.same_as)
         good &= not differ
         print(f"  {count} tensors, {len(differ)} differ from {options.same_as} {differ[:3] if differ else ''}"
-              f"  {'WRONG' if differ else 'ok'}")
+              f"  {ok(not differ)}")
     if code:
         print("  tartan certify itself does not pass  WRONG")
         good = False
-    print(f"  {'AGREES' if good else 'DIFFERS'}: {len(gradients)} gradients, {options.ranks} rank(s)\n", flush=True)
-    return good
+    return verdict(options, good, f"{len(gradients)} gradients")
 
 
 def main():
-    p = argparse.ArgumentParser(usage=__doc__, add_help=True)
-    p.add_argument("models", nargs="+")
+    p = parser(__doc__)
     p.add_argument("--batch")
-    p.add_argument("--ranks", type=int, default=1)
-    p.add_argument("--ep_size", type=int, default=1)
-    p.add_argument("--tp_size", type=int, default=1)
     p.add_argument("--same_as")
-    p.add_argument("--tartan", default="build/tartan")
-    p.add_argument("--seed", type=int, default=1)
-    p.add_argument("--brief", action="store_true")
-    options = p.parse_args()
-    logging.set_verbosity_error()
-    torch.set_num_threads(1)
-    good = True
-    for folder in options.models:
-        with tempfile.TemporaryDirectory() as scratch:
-            try:
-                good &= check(options, folder, scratch)
-            except Exception as e:  # one folder that fails must not hide the others
-                print(f"  {type(e).__name__}: {e}\n  DIFFERS\n", flush=True)
-                good = False
-    return 0 if good else 1
+    return each_folder(p.parse_args(), check)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,8 @@ typedef struct tt_trainer_options {
     bool sgd;                /* plain SGD instead of AdamW */
     double beta1, beta2, epsilon, weight_decay;
     double max_grad_norm;    /* 0: no clipping */
-    double balance;          /* weight of the router's balance loss, 0: off */
+    double balance;          /* weight of the router's balance loss, 0: off ... */
+    bool balance_by_rank;    /* ... taken over each rank's own rows, as the common stack does; else over all ranks' together */
 } tt_trainer_options;
 
 #define TT_TRAINER_OPTIONS                                                                                             \

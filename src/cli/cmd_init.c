@@ -31,6 +31,7 @@ static tt_status check_config(json_t *config, const char *path)
 {
     tt_model_config parsed;
     TT_TRY(tt_model_config_read(config, path, &parsed));
+    tt_model_config_warn(&parsed);
     tt_model_config_free(&parsed);
     return TT_OK;
 }

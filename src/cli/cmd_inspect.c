@@ -109,6 +109,7 @@ static tt_status inspect_folder(const char *path, bool tensors)
     tt_source source;
     if (has_manifest(path)) TT_TRY(inspect_checkpoint(path));
     TT_TRY(tt_model_config_load(path, &config));
+    tt_model_config_warn(&config);
     tt_status status = tt_model_table_build(&config, &table);
     if (status == TT_OK) {
         print_model(&config, &table.params);

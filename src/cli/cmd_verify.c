@@ -111,6 +111,7 @@ static tt_status match_model(const char *folder)
     tt_model_table table;
     tt_source source;
     TT_TRY(tt_model_config_load(folder, &config));
+    tt_model_config_warn(&config);
     tt_status status = tt_model_table_build(&config, &table);
     if (status == TT_OK) {
         status = tt_source_open(folder, &table.params, config.tied, &source);

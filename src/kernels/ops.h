@@ -57,11 +57,6 @@ extern const tt_ops tt_ops_ref, tt_ops_ref_f64, tt_ops_alt, tt_ops_cpu, tt_ops_o
  * whether a kernel is to blame). TT_ECONFIG for another value. */
 tt_status tt_ops_default(const tt_ops **out);
 
-/* A weight [N,K] in compute type as products use it. */
-typedef struct tt_weight {
-    tt_mat w;
-} tt_weight;
-
 /* Documents end to end: document d is tokens [offset[d], offset[d+1]) and sees only itself. */
 typedef struct tt_docs {
     int64_t num;
@@ -110,10 +105,11 @@ struct tt_ops {
 
     /* --- products ------------------------------------------------------------------------------------------------ */
 
-    /* y = x w^T (+ b) (+ y when accumulate).   x [T,K] compute, y [T,N], bias [1,N] or bias.data NULL */
-    tt_status (*linear)(tt_kernel *k, tt_mat x_TK, const tt_weight *w_NK, tt_mat bias_N, bool accumulate, tt_mat y_TN);
+    /* Weights w [N,K] are in compute type.
+     * y = x w^T (+ b) (+ y when accumulate).   x [T,K] compute, y [T,N], bias [1,N] or bias.data NULL */
+    tt_status (*linear)(tt_kernel *k, tt_mat x_TK, tt_mat w_NK, tt_mat bias_N, bool accumulate, tt_mat y_TN);
     /* dx = dy w (+ dx when accumulate).        dy [T,N] compute, dx [T,K] */
-    tt_status (*linear_dx)(tt_kernel *k, tt_mat dy_TN, const tt_weight *w_NK, bool accumulate, tt_mat dx_TK);
+    tt_status (*linear_dx)(tt_kernel *k, tt_mat dy_TN, tt_mat w_NK, bool accumulate, tt_mat dx_TK);
     /* dw = dy^T x (+ dw when accumulate).      dy, x compute; dw [N,K] real */
     tt_status (*linear_dw)(tt_kernel *k, tt_mat dy_TN, tt_mat x_TK, bool accumulate, tt_mat dw_NK);
     /* db += column sums of dy.                 db [1,N] real */
@@ -121,9 +117,9 @@ struct tt_ops {
 
     /* The same for G weights of equal shape on compact rows sorted by weight: rows [offset[g], offset[g+1]) use
      * w[g]. Groups without rows cost nothing; their dw becomes 0, or is left as it is when accumulate. */
-    tt_status (*grouped_linear)(tt_kernel *k, tt_mat x_PK, const tt_weight *w_GNK, int64_t G, const int64_t *offset,
+    tt_status (*grouped_linear)(tt_kernel *k, tt_mat x_PK, const tt_mat *w_GNK, int64_t G, const int64_t *offset,
                                 tt_mat y_PN);
-    tt_status (*grouped_dx)(tt_kernel *k, tt_mat dy_PN, const tt_weight *w_GNK, int64_t G, const int64_t *offset,
+    tt_status (*grouped_dx)(tt_kernel *k, tt_mat dy_PN, const tt_mat *w_GNK, int64_t G, const int64_t *offset,
                             bool accumulate, tt_mat dx_PK);
     tt_status (*grouped_dw)(tt_kernel *k, tt_mat dy_PN, tt_mat x_PK, int64_t G, const int64_t *offset,
                             bool accumulate, const tt_mat *dw_GNK);

@@ -10,19 +10,17 @@
 tt_status tt_project(tt_pass *p, tt_mat x, int64_t weight, int64_t bias, bool accumulate, tt_mat y)
 {
     tt_kernel *k = p->m->kernel;
-    tt_weight w = tt_unit_weight(p->m->shards, weight);
-    return k->ops->linear(k, x, &w, tt_optional(p, bias), accumulate, y);
+    return k->ops->linear(k, x, tt_weight_mat(p, weight), tt_optional(p, bias), accumulate, y);
 }
 
 tt_status tt_project_back(tt_pass *p, tt_mat dy, tt_mat x, int64_t weight, int64_t bias, bool accumulate, tt_mat dx)
 {
     tt_kernel *k = p->m->kernel;
-    tt_weight w = tt_unit_weight(p->m->shards, weight);
     bool add;
     tt_mat dw = tt_unit_gradient_out(p->m->shards, weight, &add);
     TT_TRY(k->ops->linear_dw(k, dy, x, add, dw));
     if (bias >= 0) k->ops->bias_db(k, dy, tt_unit_gradient(p->m->shards, k, bias));
-    if (dx.data) TT_TRY(k->ops->linear_dx(k, dy, &w, accumulate, dx));
+    if (dx.data) TT_TRY(k->ops->linear_dx(k, dy, tt_weight_mat(p, weight), accumulate, dx));
     return TT_OK;
 }
 

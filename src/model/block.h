@@ -103,7 +103,7 @@ static inline tt_status tt_grant_mat(tt_arena *a, tt_dtype type, int64_t rows, i
 }
 static inline tt_mat tt_weight_mat(const tt_pass *p, int64_t param)
 {
-    return tt_unit_weight(p->m->shards, param).w;
+    return tt_unit_weight(p->m->shards, param);
 }
 /* A view of no data where a layer has no such parameter. */
 static inline tt_mat tt_optional(const tt_pass *p, int64_t param)

@@ -271,9 +271,9 @@ static void check(tt_config_reader *r, const tt_family *family, tt_model_config 
                      (long long)c->experts_per_token, (long long)(c->num_experts / c->expert_groups * c->kept_groups));
 }
 
-static void warn_unknown(const tt_config_reader *r)
+static tt_status name_unknown(const tt_config_reader *r, char **out)
 {
-    char names[512] = "";
+    char names[512] = "", line[1024];
     size_t used = 0;
     int count = 0;
     const char *key;
@@ -285,7 +285,10 @@ static void warn_unknown(const tt_config_reader *r)
         int n = snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", key);
         if (n > 0 && used + (size_t)n < sizeof names) used += (size_t)n;
     }
-    if (count) tt_warn("%s: %d unknown key%s without effect here: %s", r->where, count, count > 1 ? "s" : "", names);
+    if (count == 0) return TT_OK;
+    snprintf(line, sizeof line, "%s: %d unknown key%s without effect here: %s", r->where, count, count > 1 ? "s" : "", names);
+    *out = strdup(line);
+    return *out ? TT_OK : tt_error_set(TT_ENOMEM, "%s: out of memory", r->where);
 }
 
 /* Names are compared as C strings, which end at a NUL; no legitimate value has one. */
@@ -339,7 +342,7 @@ tt_status tt_model_config_read(json_t *object, const char *where, tt_model_confi
     }
     if (r.status == TT_OK) family->read(&r, c);
     if (r.status == TT_OK) check(&r, family, c);
-    if (r.status == TT_OK) warn_unknown(&r);
+    if (r.status == TT_OK) r.status = name_unknown(&r, &c->unknown);
     json_decref(r.known);
     if (r.status != TT_OK) tt_model_config_free(c);
     return r.status;
@@ -357,9 +360,15 @@ tt_status tt_model_config_load(const char *folder, tt_model_config *out)
     return status;
 }
 
+void tt_model_config_warn(const tt_model_config *c)
+{
+    if (c->unknown) tt_warn("%s", c->unknown);
+}
+
 void tt_model_config_free(tt_model_config *c)
 {
     json_decref(c->source);
+    free(c->unknown);
     free(c->is_moe);
     *c = (tt_model_config){0};
 }

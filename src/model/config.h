@@ -2,7 +2,7 @@
  *
  * A family is one file (src/model/family_*.c): it reads its own keys, with its own defaults, in the dialects of old and
  * new checkpoints. A value that tartan cannot honour is an error that names key and value; keys that no reader knows are
- * counted and named in one warning, and survive in the saved config.json.
+ * counted and named in one warning (tt_model_config_warn), and survive in the saved config.json.
  */
 #ifndef TT_MODEL_CONFIG_H
 #define TT_MODEL_CONFIG_H
@@ -23,6 +23,7 @@ typedef enum tt_router_kind { TT_ROUTER_SOFTMAX, TT_ROUTER_SIGMOID } tt_router_k
 typedef struct tt_model_config {
     const char *family; /* "olmoe", ...: static */
     json_t *source;     /* the object as read, to be saved again; owned */
+    char *unknown;      /* a line that names the keys that no reader knows; NULL: none; owned */
 
     int64_t vocab_size, hidden_size, num_layers;
     int64_t num_heads, num_kv_heads, head_dim, rotary_dim;
@@ -55,6 +56,8 @@ typedef struct tt_model_config {
 tt_status tt_model_config_load(const char *folder, tt_model_config *out);
 /* tt_model_config_read - the same from an object; `where` names it in messages; the object is kept (increfed). */
 tt_status tt_model_config_read(json_t *object, const char *where, tt_model_config *out);
+/* tt_model_config_warn - of keys without effect. Reading does not: a command may read the file more than once. */
+void tt_model_config_warn(const tt_model_config *c);
 void tt_model_config_free(tt_model_config *c);
 
 /* --- for family files ---------------------------------------------------------------------------------------- */

@@ -25,7 +25,6 @@ tt_status tt_mlp_backward(tt_pass *p, int64_t gate, int64_t up, int64_t down, co
                           tt_mat dy_TD, tt_mat dx_TD)
 {
     tt_kernel *k = p->m->kernel;
-    tt_weight w_down = tt_unit_weight(p->m->shards, down);
     int64_t F = c->gate.cols;
     bool add;
     tt_mat dw_down = tt_unit_gradient_out(p->m->shards, down, &add);
@@ -34,7 +33,7 @@ tt_status tt_mlp_backward(tt_pass *p, int64_t gate, int64_t up, int64_t down, co
     tt_arena_mark mark = tt_arena_save(p->m->work);
     TT_TRY(tt_grant_mat(p->m->work, tt_real(p), p->T, F, &dh));
     TT_TRY(tt_grant_mat(p->m->work, tt_compute(p), p->T, F, &h));
-    TT_TRY(k->ops->linear_dx(k, dy_TD, &w_down, false, dh));
+    TT_TRY(k->ops->linear_dx(k, dy_TD, tt_weight_mat(p, down), false, dh));
     k->ops->swiglu_back(k, dh, c->gate, c->up, NULL, NULL, da, db, h);
     TT_TRY(k->ops->linear_dw(k, dy_TD, h, add, dw_down));
     TT_TRY(tt_project_back(p, da, x_TD, gate, -1, true, dx_TD));

@@ -171,15 +171,15 @@ static tt_status router_back(tt_pass *p, const tt_layer_params *l, const tt_rout
 
 /* --- experts ------------------------------------------------------------------------------------------------- */
 
-/* The local experts' matrices: part 0 gate, 1 up, 2 down; weights, or gradients when `gradient`. */
-static tt_status local_weights(tt_pass *p, const tt_layer_params *l, const tt_routing *r, int part, tt_weight **out)
+/* The local experts' matrices: part 0 gate, 1 up, 2 down. */
+static tt_status local_weights(tt_pass *p, const tt_layer_params *l, const tt_routing *r, int part, tt_mat **out)
 {
     int64_t begin, end;
     tt_mesh_experts(r->E, p->m->mesh->ep_size, p->m->mesh->ep_rank, &begin, &end);
     TT_TRY(tt_arena_grant(p->m->kernel->scratch, end - begin, sizeof **out, (void **)out));
     for (int64_t e = begin; e < end; e++) (*out)[e - begin] = tt_unit_weight(p->m->shards, l->experts + 3 * e + part);
     if (tt_fault(TT_FAULT_SWAPPED_EXPERTS) && p->m->mesh->world_size > 1 && end - begin > 1) {
-        tt_weight first = (*out)[0];
+        tt_mat first = (*out)[0];
         (*out)[0] = (*out)[1], (*out)[1] = first;
     }
     return TT_OK;
@@ -204,7 +204,7 @@ static tt_status round_forward(tt_pass *p, const tt_layer_params *l, const tt_ro
     const tt_round *q = &r->rounds[round];
     tt_kernel *k = p->m->kernel;
     int64_t D = cfg->hidden_size, F = cfg->expert_width, G = r->local_experts;
-    tt_weight *gate, *up, *down;
+    tt_mat *gate, *up, *down;
     tt_mat received, h, by_pair, by_row;
     TT_PHASE(k->profile, DISPATCH);
     TT_TRY(tt_grant_mat(p->m->work, tt_compute(p), q->P, D, &c->rows));
@@ -270,7 +270,7 @@ static tt_status round_backward(tt_pass *p, const tt_layer_params *l, const tt_r
     const tt_round *q = &r->rounds[round];
     tt_kernel *k = p->m->kernel;
     int64_t D = c->rows.cols, F = c->gate.cols, G = r->local_experts;
-    tt_weight *gate, *up, *down;
+    tt_mat *gate, *up, *down;
     tt_mat *dgate, *dup, *ddown;
     bool add = false; /* the three are written together */
     tt_mat received, dy, dh, da = c->gate, db = c->up, h, dpair, dx_pair, dx_row; /* the cache is read for the last time */

@@ -461,11 +461,11 @@ static tt_mat view(const tt_shards *s, int64_t param, void *base, tt_dtype type)
     return tt_mat_of((char *)base + (size_t)s->offset[param] * tt_dtype_size(type), type, rows, cols);
 }
 
-tt_weight tt_unit_weight(const tt_shards *s, int64_t param)
+tt_mat tt_unit_weight(const tt_shards *s, int64_t param)
 {
     const tt_param *p = &s->params->at[param];
     const flat *b = &s->units[p->unit].flats[p->exact];
-    return (tt_weight){.w = view(s, param, b->copy, b->compute)};
+    return view(s, param, b->copy, b->compute);
 }
 
 /* Elements of a full gradient. */

@@ -100,7 +100,7 @@ tt_status tt_unit_gather(tt_shards *s, tt_kernel *k, int unit);
 void tt_unit_release(tt_shards *s, int unit);
 
 /* Views into a gathered unit: a weight as products want it ([1,n] for vectors). Borrowed until the release. */
-tt_weight tt_unit_weight(const tt_shards *s, int64_t param);
+tt_mat tt_unit_weight(const tt_shards *s, int64_t param);
 
 /* tt_unit_gradient_begin - a full gradient for the unit, or the shard itself in a group of one. Collective over the unit's
  *                          group, as is the end.

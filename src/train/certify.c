@@ -321,6 +321,7 @@ tt_status tt_certify(tt_comm *comm, const tt_certify_options *o, tt_certify_repo
     status = tt_agree(tt_comm_world(comm), "certify-outputs", status);
     tt_engine_options on_mesh = engine_options(o, o->mesh, NULL);
     if (status == TT_OK) status = open_run(comm, o, &on_mesh, &mesh_run);
+    if (status == TT_OK) tt_model_config_warn(&mesh_run.engine.config);
     if (status == TT_OK) status = choose_mode(o, &mesh_run, report);
     if (status == TT_OK && o->save_outputs) {
         mesh_run.logits = malloc((size_t)(mesh_run.batch.T * mesh_run.engine.config.vocab_size) * sizeof(float) + 1);

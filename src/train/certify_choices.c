@@ -108,7 +108,7 @@ static void judge_layer(void *user, const char *what, int layer, tt_mat logits)
     tt_kernel *k = e->kernel;
     int64_t K = c->experts_per_token, E = c->num_experts, bias_param = e->table.layers[layer].router_bias;
     const int32_t *mesh_ids = j->reference->choices[tt_model_moe_index(c, layer)];
-    tt_mat bias = bias_param >= 0 ? tt_unit_weight(e->shards, bias_param).w : (tt_mat){0};
+    tt_mat bias = bias_param >= 0 ? tt_unit_weight(e->shards, bias_param) : (tt_mat){0};
     tt_route_shape shape = {E, K, c->normalise_gates, c->expert_groups, c->kept_groups, c->gate_scale};
     tt_mat g = tt_mat_of(j->gates, TT_F32, 1, K), p = tt_mat_of(j->probs, TT_F32, 1, E);
     for (int64_t t = 0; t < logits.rows; t++) {

@@ -28,9 +28,9 @@ enum { LEAST = 256, MOST = 1024 }; /* edges of the matrices */
 
 static tt_status product(tt_kernel *k, const float *x, float *y, int64_t n, double *best)
 {
-    tt_weight w = {.w = tt_mat_of((float *)x, TT_F32, n, n)};
+    tt_mat w = tt_mat_of((float *)x, TT_F32, n, n);
     double start = tt_seconds();
-    TT_TRY(k->ops->linear(k, w.w, &w, (tt_mat){0}, false, tt_mat_of(y, TT_F32, n, n)));
+    TT_TRY(k->ops->linear(k, w, w, (tt_mat){0}, false, tt_mat_of(y, TT_F32, n, n)));
     *best = fmin(*best, tt_seconds() - start);
     return TT_OK;
 }

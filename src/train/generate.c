@@ -40,6 +40,7 @@ static tt_status open_parts(tt_comm *comm, const char *folder, int threads, tt_g
     const char *source = tt_tokenizer_chat_template(g->tokenizer, false);
     if (source) TT_TRY(tt_template_compile(source, folder, &g->chat));
     TT_TRY(tt_engine_open(comm, &o, &g->engine));
+    tt_model_config_warn(&g->engine.config);
     return find_stops(g, folder);
 }
 

@@ -70,7 +70,7 @@ typedef struct tt_sft_data {
     int64_t *shuffled; /* order after shuffle_dataset; NULL: that of the file */
 } tt_sft_data;
 
-/* tt_sft_load_model_config - config.json of model_name_or_path. Local. */
+/* tt_sft_load_model_config - config.json of model_name_or_path, with a warning of its unknown keys. Local. */
 tt_status tt_sft_load_model_config(const tt_config *config, tt_model_config *out);
 
 /* vocab_size: ids must be below; 0 = the tokenizer's. Local. */

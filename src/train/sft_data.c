@@ -38,7 +38,9 @@ tt_status tt_sft_load_model_config(const tt_config *c, tt_model_config *out)
         "model_name_or_path: there is no folder '%s'; name one with config.json, weights and tokenizer (nothing is "
         "downloaded)",
         c->model_name_or_path);
-    return tt_model_config_load(c->model_name_or_path, out);
+    TT_TRY(tt_model_config_load(c->model_name_or_path, out));
+    tt_model_config_warn(out);
+    return TT_OK;
 }
 
 /* Padding is never computed, so the token has no effect; a wrong name is still a mistake. */

@@ -44,6 +44,7 @@ tt_status tt_trainer_open(tt_comm *comm, const tt_trainer_options *options, tt_t
         free(t);
         return status;
     }
+    if (tt_comm_rank(comm) == 0) tt_model_config_warn(&t->engine.config);
     t->engine.model.recompute = options->recompute;
     t->engine.model.kept_layers = options->kept_layers;
     *out = t;
@@ -101,6 +102,7 @@ tt_status tt_trainer_step(tt_trainer *t, const tt_trainer_micro *micros, int num
         .max_grad_norm = o->max_grad_norm,
         .step = t->step + 1,
         .balance = num > 0 ? o->balance / num : 0,
+        .balance_scope = o->balance_by_rank ? TT_BALANCE_RANK : TT_BALANCE_GLOBAL,
     };
     TT_TRY(tt_train_step(&t->engine.model, t->micros, num, &s, &r));
     t->step++;

@@ -129,6 +129,31 @@ refused 2 'an endless configuration' "'/dev/zero'" -- sft /dev/zero
 printf 'seed: 7 # %s\n' "$(head -c 2000000 /dev/zero | tr '\0' x)" >"$yaml"
 refused 2 'a configuration of megabytes' "'$yaml'" accepted -- sft "$yaml"
 
+# --- a key of config.json that no reader knows: told once, however often a command reads the file ---
+odd=$tmp/odd
+cp -r "$model" "$odd"
+sed -i '1s/{/{"odd_key": 1,/' "$odd/config.json"
+told_once() { # told_once NAME RANKS ARGUMENTS ...
+  local lines
+  run "${@:2}"
+  lines=$(grep -c "^tartan: warning: .*1 unknown key without effect here: odd_key$" <<<"$output")
+  [ $status = 0 ] && [ "$lines" = 1 ] || why="$lines lines, expected 1, and exit status 0"
+  [ -z "$why" ]
+  ok $? "a key without effect is told once: $1"
+  rm -rf "$tmp/out"
+}
+told_once sft 0 sft "${sft_options[@]}" --model_name_or_path "$odd"
+told_once certify 0 certify "$odd" --threads 1
+told_once init 0 init "$odd/config.json" "$tmp/out"
+told_once generate 0 generate "$odd" --prompt hi --max_new_tokens 1
+told_once render 0 render --model_name_or_path "$odd" --dataset_name "$data"
+told_once inspect 0 inspect "$odd"
+told_once verify 0 verify "$odd"
+if mpi; then
+  told_once 'sft, 2 ranks' 2 sft "${sft_options[@]}" --model_name_or_path "$odd"
+  told_once 'certify, 2 ranks' 2 certify "$odd" --threads 1
+fi
+
 # --- ranks: the message once, all end, the exit status is passed on ---
 if mpi; then
   ranks=2

@@ -1,42 +1,25 @@
 #!/usr/bin/env bash
 # The checks of test_comm over MPI, and what mpirun makes of ranks that abort, break an invariant or stall.
-# Run by tests/run.sh, which sets what Open MPI needs as root and with more ranks than cores.
-set -u
-program=${BUILD:-build}/tests/comm/test_comm
-number=0 bad=0
+. tests/comm/lib.sh
+program=$alone
 
-report() { # report VERDICT NAME: one TAP line, with the program's output when it failed
-  number=$((number + 1))
-  if [ "$1" = 0 ]; then
-    echo "ok $number - $2"
-  else
-    echo "not ok $number - $2"
-    bad=1
-    sed 's/^/  /' <<<"$output"
-  fi
-}
-
-# A program without MPI refuses to be launched: that is how we tell.
-if ! command -v "${MPIRUN:-mpirun}" >/dev/null || OMPI_COMM_WORLD_SIZE=1 "$program" alone 2>&1 | grep -q 'without MPI'; then
-  echo "ok 1 - ranks over MPI # SKIP this build has no MPI"
-  exit 0
-fi
+needs_mpi 'ranks over MPI'
 
 for n in 1 2 3 4; do
-  output=$(timeout 60 "${MPIRUN:-mpirun}" -n $n "$program" mpi 2>&1)
+  output=$(timeout 60 "$mpirun" -n $n "$program" mpi 2>&1)
   report $? "$n ranks over MPI"
 done
 
 # MPICH's launcher tells the status of the rank that aborted, or the signal with which it has ended another. When a rank dies it
 # kills the others at once, often before they can report; then its own message is all there is.
 exact=1 orphans='rank 0 ('
-"${MPIRUN:-mpirun}" --version 2>&1 | grep -qi hydra && exact=0 orphans='Killed (signal 9)'
+"$mpirun" --version 2>&1 | grep -qi hydra && exact=0 orphans='Killed (signal 9)'
 
 # ends_with MODE RANKS STATUS TEXT: mpirun ends within 10 s, with this status (or any but 0; so where it is not exact), and
 # TEXT is shown.
 ends_with() {
   local start=$SECONDS status
-  output=$(timeout 30 "${MPIRUN:-mpirun}" -n "$2" "$program" "$1" 2>&1)
+  output=$(timeout 30 "$mpirun" -n "$2" "$program" "$1" 2>&1)
   status=$?
   output+=$'\n'"status $status after $((SECONDS - start)) s, expected $3 and: $4"
   [ $((SECONDS - start)) -lt 10 ] && [ $status != 0 ] && { [ $exact = 0 ] || [ "$3" = any ] || [ $status = "$3" ]; } &&
@@ -51,14 +34,14 @@ ends_with mpi-sizes 3 any ': ranks disagree about sizes'
 ends_with mpi-still 3 1 'phase load): load does not move: 0.000 of 0.000 GB done'
 ends_with mpi-crash 3 any 'step 7, phase forward): crashed: segmentation fault'
 ends_with mpi-orphans 4 any "$orphans"
-output=$(timeout 30 "${MPIRUN:-mpirun}" -n 3 "$program" mpi-slow 2>&1)
+output=$(timeout 30 "$mpirun" -n 3 "$program" mpi-slow 2>&1)
 [ $? = 0 ] && [ "$(grep -c met <<<"$output")" = 3 ]
 report $? "a slow transfer that moves is waited for"
 
 # Bound to one core, a rank alone on the host takes all that mpirun has.
 # nproc would heed the variables of OpenMP.
 cpus=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
-output=$(timeout 30 "${MPIRUN:-mpirun}" --bind-to core -n 1 "$program" mpi-cpus 2>&1)
+output=$(timeout 30 "$mpirun" --bind-to core -n 1 "$program" mpi-cpus 2>&1)
 read -r threads before after <<<"$(tail -n 1 <<<"$output")"
 output+=" (threads, CPUs before, CPUs after; expected $cpus threads and CPUs)"
 [ "${threads:-0}" = "$cpus" ] && [ "${after:-0}" = "$cpus" ] && [ "${before:-0}" -le "$cpus" ]
@@ -74,5 +57,4 @@ output=$(PMI_SIZE=2 timeout 30 "$program" alone 2>&1)
 status=$?
 [ $status = 2 ] && grep -qF 'the launcher started 2 processes, but MPI sees 1' <<<"$output"
 report $? "a launcher of another MPI is refused"
-echo "1..$number"
-exit $bad
+finish

@@ -16,13 +16,7 @@
 
 /* Cases of the common list in sizes that fill tiles of 14 x 32, 6 x 16 and 6 x 8, depths of 256, blocks of
  * 56, 128 and 8192, and that are worth several threads. */
-typedef struct larger {
-    const char *like;
-    int64_t size[8];
-    int64_t terms;
-} larger;
-
-static const larger larger_cases[] = {
+static const kernel_resized larger_cases[] = {
     {"linear, bias", {14, 256, 32}, 256},
     {"linear, bias", {15, 257, 33}, 257},
     {"linear, bias", {13, 255, 31}, 255},
@@ -62,18 +56,6 @@ static const larger larger_cases[] = {
 };
 enum { NUM_LARGER = sizeof larger_cases / sizeof *larger_cases };
 
-static kernel_case case_of(int i)
-{
-    if (i < num_kernel_cases) return kernel_cases[i];
-    const larger *l = &larger_cases[i - num_kernel_cases];
-    const kernel_case *c = kernel_cases;
-    while (strcmp(c->name, l->like) != 0) c++;
-    kernel_case made = *c;
-    memcpy(made.size, l->size, sizeof made.size);
-    made.terms = l->terms;
-    return made;
-}
-
 /* --- against the reference ----------------------------------------------------------------------- */
 
 static void every_op_matches_the_reference(void **state)
@@ -83,7 +65,7 @@ static void every_op_matches_the_reference(void **state)
     int levels = kernel_num_levels();
     for (int i = 0; i < num_kernel_cases + NUM_LARGER; i++)
         for (int t = 0; t < 2; t++) {
-            kernel_case c = case_of(i);
+            kernel_case c = kernel_case_of(larger_cases, i);
             kernel_rig *expected = kernel_rig_create(&c, &tt_ops_ref, types[t], 1);
             kernel_rig_run(expected);
             for (int level = 0; level < levels; level++) {
@@ -107,7 +89,7 @@ static void bits_are_those_of_one_thread(void **state)
     (void)state;
     int level = kernel_num_levels() - 1;
     for (int i = num_kernel_cases; i < num_kernel_cases + NUM_LARGER; i++) {
-        kernel_case c = case_of(i);
+        kernel_case c = kernel_case_of(larger_cases, i);
         bool attention = strncmp(c.name, "attention", 9) == 0;
         kernel_rig *first = kernel_level_rig(&c, level, TT_BF16, 1);
         kernel_rig *again = kernel_level_rig(&c, level, TT_BF16, 1);
@@ -152,13 +134,13 @@ static void position_changes_no_bit(void **state)
                 tt_mat x = kernel_rig_fill(r, kernel_rig_mat(r, type, T, K, true), 0, 1);
                 tt_mat b = kernel_rig_fill(r, kernel_rig_mat(r, TT_F32, 1, N, true), 0, 1);
                 tt_mat y = kernel_rig_mat(r, type, T, N, true), z = kernel_rig_mat(r, type, T, N, true);
-                tt_weight w = {.w = kernel_rig_fill(r, kernel_rig_mat(r, type, N, K, true), 0, 1)};
-                assert_ok(r->k->ops->linear(r->k, x, &w, b, false, y));
-                assert_ok(r->k->ops->linear(r->k, x, &w, b, false, z));
+                tt_mat w = kernel_rig_fill(r, kernel_rig_mat(r, type, N, K, true), 0, 1);
+                assert_ok(r->k->ops->linear(r->k, x, w, b, false, y));
+                assert_ok(r->k->ops->linear(r->k, x, w, b, false, z));
                 for (int64_t i = 0; i < T; i += 37) {
                     tt_mat row = tt_mat_rows(z, i, i + 1);
                     kernel_set_all(row, (double)NAN);
-                    assert_ok(r->k->ops->linear(r->k, tt_mat_rows(x, i, i + 1), &w, b, false, row));
+                    assert_ok(r->k->ops->linear(r->k, tt_mat_rows(x, i, i + 1), w, b, false, row));
                 }
                 kernel_same_bits(y, z, r->c, "a row alone");
                 kernel_rig_check_guards(r);
@@ -182,9 +164,8 @@ static void small_integers_are_exact(void **state)
             for (int64_t i = 0; i < N; i++) kernel_set(w, i, j, (double)((i * i + j) % 7 - 3));
         }
         kernel_set_all(z, 2);
-        tt_weight weight = {.w = w};
-        assert_ok(r->k->ops->linear(r->k, x, &weight, (tt_mat){0}, false, y));
-        assert_ok(r->k->ops->linear(r->k, x, &weight, (tt_mat){0}, true, z));
+        assert_ok(r->k->ops->linear(r->k, x, w, (tt_mat){0}, false, y));
+        assert_ok(r->k->ops->linear(r->k, x, w, (tt_mat){0}, true, z));
         for (int64_t i = 0; i < T; i++)
             for (int64_t n = 0; n < N; n++) {
                 double sum = 0;
@@ -299,10 +280,10 @@ static void subnormal_numbers_are_zeros(void **state)
         tt_mat x = kernel_rig_mat(r, TT_F32, 300, K, true), y = kernel_rig_mat(r, TT_F32, 300, 200, true);
         tt_mat p = kernel_rig_mat(r, TT_F32, 1, N, true), g = kernel_rig_mat(r, TT_F32, 1, N, true);
         tt_mat m = kernel_rig_mat(r, TT_F32, 1, N, true), v = kernel_rig_mat(r, TT_F32, 1, N, true);
-        tt_weight w = {.w = kernel_rig_mat(r, TT_F32, 200, K, true)};
-        kernel_set_all(x, tiny), kernel_set_all(w.w, 1), kernel_set_all(p, 1);
+        tt_mat w = kernel_rig_mat(r, TT_F32, 200, K, true);
+        kernel_set_all(x, tiny), kernel_set_all(w, 1), kernel_set_all(p, 1);
         kernel_set_all(g, 0), kernel_set_all(m, tiny), kernel_set_all(v, tiny);
-        assert_ok(r->k->ops->linear(r->k, x, &w, (tt_mat){0}, false, y));
+        assert_ok(r->k->ops->linear(r->k, x, w, (tt_mat){0}, false, y));
         for (int64_t i = 0; i < y.rows; i++)
             for (int64_t j = 0; j < y.cols; j++) assert_close(kernel_get(y, i, j), 0, 0);
         r->k->ops->adamw(r->k, &(tt_adamw){.lr = 1, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .clip = 1, .step = 9}, p, g, m, v);

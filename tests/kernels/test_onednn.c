@@ -15,13 +15,7 @@ typedef enum mode { F32, BF16, WIDENED, NUM_MODES } mode;
 static const char *const mode_names[] = {"as it is", "as it is", "widened"};
 
 /* Sums long enough that the library cuts them, and each dimension in turn 1. */
-typedef struct larger {
-    const char *like;
-    int64_t size[6];
-    int64_t terms;
-} larger;
-
-static const larger larger_cases[] = {
+static const kernel_resized larger_cases[] = {
     {"linear, bias", {63, 64, 65}, 65},
     {"linear, bias", {64, 64, 64}, 64},
     {"linear, accumulate", {225, 530, 70}, 530},
@@ -39,18 +33,6 @@ enum { NUM_LARGER = sizeof larger_cases / sizeof *larger_cases };
 static bool is_product(const kernel_case *c)
 {
     return strncmp(c->name, "linear", 6) == 0 || strncmp(c->name, "grouped", 7) == 0;
-}
-
-static kernel_case case_of(int i)
-{
-    if (i < num_kernel_cases) return kernel_cases[i];
-    const larger *l = &larger_cases[i - num_kernel_cases];
-    const kernel_case *c = kernel_cases;
-    while (strcmp(c->name, l->like) != 0) c++;
-    kernel_case made = *c;
-    memcpy(made.size, l->size, sizeof made.size);
-    made.terms = l->terms;
-    return made;
 }
 
 static tt_onednn *state_of(kernel_rig *r)
@@ -85,7 +67,7 @@ static void products_match_the_reference(void **state)
     (void)state;
     int done = 0;
     for (int i = 0; i < num_kernel_cases + NUM_LARGER; i++) {
-        kernel_case c = case_of(i);
+        kernel_case c = kernel_case_of(larger_cases, i);
         if (!is_product(&c)) continue;
         kernel_rig *expected[] = {kernel_rig_create(&c, &tt_ops_ref, TT_F32, 1),
                                   kernel_rig_create(&c, &tt_ops_ref, TT_BF16, 1)};
@@ -120,7 +102,7 @@ static void the_same_call_gives_the_same_bits(void **state)
     (void)state;
     for (int i = num_kernel_cases; i < num_kernel_cases + NUM_LARGER; i++)
         for (mode m = F32; m < NUM_MODES; m++) {
-            kernel_case c = case_of(i);
+            kernel_case c = kernel_case_of(larger_cases, i);
             kernel_rig *first = rig_of(&c, m, 1), *again = rig_of(&c, m, 1);
             if (!first) continue;
             for (int n = 0; n < 3; n++) {
@@ -198,9 +180,8 @@ static void small_integers_are_exact(void **state)
             }
             for (int64_t i = 0; i < N; i++) kernel_set(b, 0, i, (double)(i % 9 - 4));
             kernel_set_all(z, 2);
-            tt_weight weight = {.w = w};
-            assert_ok(r->k->ops->linear(r->k, x, &weight, (tt_mat){0}, false, y));
-            assert_ok(r->k->ops->linear(r->k, x, &weight, b, true, z));
+            assert_ok(r->k->ops->linear(r->k, x, w, (tt_mat){0}, false, y));
+            assert_ok(r->k->ops->linear(r->k, x, w, b, true, z));
             kernel_rig_check_guards(r);
             for (int64_t i = 0; i < T; i++)
                 for (int64_t n = 0; n < N; n++) {
@@ -222,9 +203,8 @@ static void the_number_of_threads_is_given_back(void **state)
     kernel_rig *r = rig_of(&none, F32, 2);
     tt_mat x = kernel_rig_fill(r, kernel_rig_mat(r, TT_F32, 8, 8, true), 0, 1),
            y = kernel_rig_mat(r, TT_F32, 8, 8, true);
-    tt_weight w = {.w = x};
     omp_set_num_threads(5);
-    assert_ok(r->k->ops->linear(r->k, x, &w, (tt_mat){0}, false, y));
+    assert_ok(r->k->ops->linear(r->k, x, x, (tt_mat){0}, false, y));
     assert_int_equal(omp_get_max_threads(), 5);
     kernel_rig_destroy(&r);
 }

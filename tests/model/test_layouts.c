@@ -109,14 +109,9 @@ static void compare_result(const expected *e, int plan, const trial_result *got)
     trial_compare(&e->shape, name, got->gradients, want->gradients, GRADIENT_TOLERANCE);
 }
 
-typedef struct entry {
-    int model, turn;
-    trial_mesh mesh;
-} entry;
-
 static void layout_does_not_matter(void **state)
 {
-    const entry *t = *state;
+    const trial_entry *t = *state;
     table_job j = {.e = expected_of(t->model), .turn = t->turn};
     trial_run run = {
         .model = &trial_models[t->model], .mesh = t->mesh, .ops = t->turn % 2 ? &tt_ops_cpu : &tt_ops_ref};
@@ -417,40 +412,9 @@ static void wide_worlds(void **state)
     trial_shape_close(&s);
 }
 
-/* --- the table ------------------------------------------------------------------------------------------------- */
-
-enum { MAX_ENTRIES = 4096 };
-static entry entries[MAX_ENTRIES];
-static struct CMUnitTest tests[MAX_ENTRIES];
-static size_t num_tests;
-
-static void add(int model, int turn, trial_mesh mesh)
-{
-    char name[200];
-    TT_ASSERT(num_tests < MAX_ENTRIES);
-    snprintf(name, sizeof name, "%s, %s", trial_models[model].name, trial_mesh_name(mesh));
-    entries[num_tests] = (entry){model, turn, mesh};
-    tests[num_tests] = (struct CMUnitTest){strdup(name), layout_does_not_matter, NULL, NULL, &entries[num_tests]};
-    num_tests++;
-}
-
-/* None when an ep group would have more ranks than there are experts. */
-static void add_variants(int model, int mesh)
-{
-    trial_mesh variants[TRIAL_MAX_VARIANTS];
-    trial_shape s;
-    if (trial_shape_open(&trial_models[model], &s) == TT_OK) {
-        int num = trial_variants(trial_meshes[mesh], s.config.num_experts, variants);
-        for (int i = 0; i < num; i++)
-            if (test_full() || i == (model + mesh) % num) add(model, model + mesh + i, variants[i]);
-    }
-    trial_shape_close(&s);
-}
-
 int main(void)
 {
-    for (int m = 0; m < trial_num_models; m++)
-        for (int i = 0; i < trial_num_meshes; i++) add_variants(m, i);
+    static struct CMUnitTest tests[TRIAL_MAX_TESTS + 6];
     const struct CMUnitTest others[] = {
         cmocka_unit_test(the_table_has_what_it_is_for),
         cmocka_unit_test(recomputation_changes_no_bit),
@@ -459,6 +423,7 @@ int main(void)
         cmocka_unit_test(another_document_moves_nothing),
         cmocka_unit_test(wide_worlds),
     };
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) tests[num_tests++] = others[i];
-    return _cmocka_run_group_tests("layouts", tests, num_tests, NULL, free_expected);
+    size_t num = trial_tests(layout_does_not_matter, 1, tests);
+    memcpy(tests + num, others, sizeof others);
+    return _cmocka_run_group_tests("layouts", tests, num + sizeof others / sizeof *others, NULL, free_expected);
 }

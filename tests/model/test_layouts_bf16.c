@@ -165,12 +165,7 @@ static distance compare(const expected *e, int plan, bool again, const trial_res
 
 /* --- every model and mesh ---------------------------------------------------------------------------------------- */
 
-typedef struct entry {
-    int model, turn;
-    trial_mesh mesh;
-} entry;
-
-static void run_mesh(const entry *t, distance *out)
+static void run_mesh(const trial_entry *t, distance *out)
 {
     const expected *e = expected_of(t->model);
     trial_result got[MAX_PLANS];
@@ -191,7 +186,7 @@ static void run_mesh(const entry *t, distance *out)
 
 static void layout_does_not_matter(void **state)
 {
-    const entry *t = *state;
+    const trial_entry *t = *state;
     distance d[MAX_PLANS];
     double squares = 0, count = 0, worst = 0;
     run_mesh(t, d);
@@ -231,7 +226,7 @@ static void faults_are_far_beyond(void **state)
     };
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
         distance d[MAX_PLANS], bad[MAX_PLANS];
-        entry t = {(int)(trial_find_model(faults[i].model) - trial_models), 1, faults[i].mesh};
+        trial_entry t = {(int)(trial_find_model(faults[i].model) - trial_models), 1, faults[i].mesh};
         double sound = 0, found = 0;
         run_mesh(&t, d);
         tt_fault_plant(faults[i].fault);
@@ -248,40 +243,10 @@ static void faults_are_far_beyond(void **state)
     }
 }
 
-/* --- the table --------------------------------------------------------------------------------------------------- */
-
-enum { MAX_ENTRIES = 4096 };
-static entry entries[MAX_ENTRIES];
-static struct CMUnitTest tests[MAX_ENTRIES];
-static size_t num_tests;
-
-static void add(int model, int turn, trial_mesh mesh)
-{
-    char name[200];
-    TT_ASSERT(num_tests < MAX_ENTRIES);
-    snprintf(name, sizeof name, "%s, %s", trial_models[model].name, trial_mesh_name(mesh));
-    entries[num_tests] = (entry){model, turn, mesh};
-    tests[num_tests] = (struct CMUnitTest){strdup(name), layout_does_not_matter, NULL, NULL, &entries[num_tests]};
-    num_tests++;
-}
-
-static void add_variants(int model, int mesh)
-{
-    trial_mesh variants[TRIAL_MAX_VARIANTS];
-    trial_shape s;
-    if (!test_full() && (model + mesh) % 3 != 0) return;
-    if (trial_shape_open(&trial_models[model], &s) == TT_OK) {
-        int num = trial_variants(trial_meshes[mesh], s.config.num_experts, variants);
-        for (int i = 0; i < num; i++)
-            if (test_full() || i == (model / 3 + mesh) % num) add(model, model + mesh / 3 + i, variants[i]);
-    }
-    trial_shape_close(&s);
-}
-
 int main(void)
 {
-    for (int m = 0; m < trial_num_models; m++)
-        for (int i = 0; i < trial_num_meshes; i++) add_variants(m, i);
-    tests[num_tests++] = (struct CMUnitTest)cmocka_unit_test(faults_are_far_beyond);
-    return _cmocka_run_group_tests("layouts in bf16", tests, num_tests, NULL, free_expected);
+    static struct CMUnitTest tests[TRIAL_MAX_TESTS + 1];
+    size_t num = trial_tests(layout_does_not_matter, 3, tests);
+    tests[num++] = (struct CMUnitTest)cmocka_unit_test(faults_are_far_beyond);
+    return _cmocka_run_group_tests("layouts in bf16", tests, num, NULL, free_expected);
 }

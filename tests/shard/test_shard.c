@@ -238,7 +238,7 @@ static tt_status check_weights(const rank_state *r, int unit)
         const tt_param *p = &r->job->params->at[i];
         if (!mine(r, i)) continue;
         tt_precision t = r->job->precision;
-        tt_mat w = tt_unit_weight(r->shards, i).w;
+        tt_mat w = tt_unit_weight(r->shards, i);
         int64_t cols = p->ndim == 2 ? p->shape[1] : p->count;
         TT_CHECK(w.dtype == (p->exact ? t.real : t.compute) && w.cols == cols && w.rows * w.cols == p->count,
                  TT_EVERDICT, "'%s' is gathered as %s [%lld, %lld]", p->name, tt_dtype_name(w.dtype),
@@ -469,6 +469,11 @@ static void shares_are_even(void **state)
 
 /* --- some units only ------------------------------------------------------------------------------------------- */
 
+static bool same_piece(const tt_piece *a, const tt_piece *b)
+{
+    return a->param == b->param && a->flat == b->flat && a->first == b->first && a->count == b->count && a->at == b->at;
+}
+
 /* Shards of some units: as those of all, without the pieces and bytes of the others, which may be gathered all the same. */
 static tt_status hold_some(tt_comm *comm, void *arg)
 {
@@ -491,7 +496,7 @@ static tt_status hold_some(tt_comm *comm, void *arg)
             int unit = params->at[a[i].param].unit;
             if (num == 0 || (unit != lists[list][0] && unit != lists[list][1])) continue;
             elements += a[i].count;
-            if (next >= num_some || memcmp(&a[i], &b[next++], sizeof *a))
+            if (next >= num_some || !same_piece(&a[i], &b[next++]))
                 return tt_error_set(TT_EVERDICT, "list %d: piece %lld differs", list, (long long)i);
         }
         int64_t bytes = tt_shards_bytes(some).weights, most = tt_shards_bytes(all).weights;

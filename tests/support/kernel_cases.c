@@ -241,15 +241,13 @@ static void linear_build(kernel_rig *r)
 
 static void linear_forward(kernel_rig *r)
 {
-    tt_weight w = {.w = r->in[1]};
     if (has(r, CASE_ACCUMULATE)) kernel_set_all(r->out[0], 1);
-    assert_ok(r->k->ops->linear(r->k, r->in[0], &w, r->in[2], has(r, CASE_ACCUMULATE), r->out[0]));
+    assert_ok(r->k->ops->linear(r->k, r->in[0], r->in[1], r->in[2], has(r, CASE_ACCUMULATE), r->out[0]));
 }
 
 static void linear_backward(kernel_rig *r)
 {
-    tt_weight w = {.w = r->in[1]};
-    assert_ok(r->k->ops->linear_dx(r->k, r->dout[0], &w, has(r, CASE_ACCUMULATE), r->din[0]));
+    assert_ok(r->k->ops->linear_dx(r->k, r->dout[0], r->in[1], has(r, CASE_ACCUMULATE), r->din[0]));
     assert_ok(r->k->ops->linear_dw(r->k, r->dout[0], r->in[0], has(r, CASE_ACCUMULATE), r->din[1]));
     if (has(r, CASE_BIAS)) r->k->ops->bias_db(r->k, r->dout[0], r->din[2]);
 }
@@ -281,7 +279,7 @@ static void grouped_build(kernel_rig *r)
     r->views = bytes((size_t)G, sizeof *r->views);
     r->offset = bytes((size_t)G + 1, sizeof *r->offset);
     for (int64_t g = 0; g < G; g++) {
-        r->weights[g].w = tt_mat_rows(r->in[1], g * N, (g + 1) * N);
+        r->weights[g] = tt_mat_rows(r->in[1], g * N, (g + 1) * N);
         r->views[g] = tt_mat_rows(r->din[1], g * N, (g + 1) * N);
         r->offset[g + 1] = group_end(r->c->size[4], P, G, g, r->offset[g]);
     }
@@ -866,3 +864,15 @@ const kernel_case kernel_cases[] = {
     {"update, bf16", update_build, update_forward, NULL, {700}, CASE_BF16, 700},
 };
 const int num_kernel_cases = sizeof kernel_cases / sizeof *kernel_cases;
+
+kernel_case kernel_case_of(const kernel_resized *more, int i)
+{
+    if (i < num_kernel_cases) return kernel_cases[i];
+    const kernel_resized *other = &more[i - num_kernel_cases];
+    const kernel_case *c = kernel_cases;
+    while (strcmp(c->name, other->like) != 0) c++;
+    kernel_case made = *c;
+    memcpy(made.size, other->size, sizeof made.size);
+    made.terms = other->terms;
+    return made;
+}

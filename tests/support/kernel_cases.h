@@ -28,8 +28,7 @@ typedef struct kernel_rig {
     int32_t *ids; /* look-ups, choices or targets */
     int64_t *offset;
     tt_docs docs;
-    tt_weight *weights;
-    tt_mat *views;
+    tt_mat *weights, *views;
     double *factors;
     bool replay; /* routers: keep the choice of the run before */
     uint64_t seed;
@@ -60,6 +59,14 @@ struct kernel_case {
 
 extern const kernel_case kernel_cases[];
 extern const int num_kernel_cases;
+
+/* A case of the list in another size. */
+typedef struct kernel_resized {
+    const char *like;
+    int64_t size[8], terms;
+} kernel_resized;
+/* Number i of the list, and behind the list of those of `more`. */
+kernel_case kernel_case_of(const kernel_resized *more, int i);
 
 /* A rig whose inputs depend on the case alone (up to rounding to the types). compute: BF16, F32 or F64. */
 kernel_rig *kernel_rig_create(const kernel_case *c, const tt_ops *ops, tt_dtype compute, int threads);

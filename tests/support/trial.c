@@ -285,6 +285,39 @@ tt_status trial_on_mesh(const trial_run *run, tt_status (*body)(tt_engine *e, vo
     return status;
 }
 
+/* --- tests of every model on every mesh -------------------------------------------------------------------------- */
+
+static trial_entry entries[TRIAL_MAX_TESTS];
+
+/* None when an ep group would have more ranks than there are experts. */
+static size_t add_variants(int model, int mesh, CMUnitTestFunction test, int thin, struct CMUnitTest *tests, size_t num)
+{
+    trial_mesh variants[TRIAL_MAX_VARIANTS];
+    trial_shape s;
+    int count = 0;
+    if (trial_shape_open(&trial_models[model], &s) == TT_OK) count = trial_variants(trial_meshes[mesh], s.config.num_experts, variants);
+    trial_shape_close(&s);
+    for (int i = 0; i < count; i++) {
+        char name[200];
+        if (!test_full() && i != (model / thin + mesh) % count) continue;
+        TT_ASSERT(num < TRIAL_MAX_TESTS);
+        snprintf(name, sizeof name, "%s, %s", trial_models[model].name, trial_mesh_name(variants[i]));
+        entries[num] = (trial_entry){model, model + mesh / thin + i, variants[i]};
+        tests[num] = (struct CMUnitTest){strdup(name), test, NULL, NULL, &entries[num]};
+        num++;
+    }
+    return num;
+}
+
+size_t trial_tests(CMUnitTestFunction test, int thin, struct CMUnitTest *tests)
+{
+    size_t num = 0;
+    for (int m = 0; m < trial_num_models; m++)
+        for (int i = 0; i < trial_num_meshes; i++)
+            if (test_full() || (m + i) % thin == 0) num = add_variants(m, i, test, thin, tests, num);
+    return num;
+}
+
 /* --- batches ------------------------------------------------------------------------------------------------- */
 
 void trial_spread(int row, trial_mesh mesh, int *rank, int *micro)

@@ -8,6 +8,7 @@
 #ifndef TT_TESTS_SUPPORT_TRIAL_H
 #define TT_TESTS_SUPPORT_TRIAL_H
 
+#include "support/test.h"
 #include "train/engine.h"
 
 /* --- models -------------------------------------------------------------------------------------------------- */
@@ -91,6 +92,15 @@ typedef struct trial_run {
     bool otherwise;     /* see trial_on_mesh */
     const char *folder; /* load from there instead of initialising; no edits */
 } trial_run;
+
+/* Tests of every model on every mesh, named after both: with TT_FULL on each variant of it; else on one, by turns, and of
+ * models and meshes one of `thin`. The state of a test is its trial_entry. Returns how many. Call it once. */
+typedef struct trial_entry {
+    int model, turn; /* turns what must not matter; neighbours differ */
+    trial_mesh mesh;
+} trial_entry;
+enum { TRIAL_MAX_TESTS = 4096 };
+size_t trial_tests(CMUnitTestFunction test, int thin, struct CMUnitTest *tests);
 
 /* Runs body on every rank, with the model, gradients and moments. By turns of meshes and models the ranks share memory or send
  * messages (tt_shared_possible), and `otherwise` the other way; the results have the same bits. TARTAN_SHARED in the

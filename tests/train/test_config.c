@@ -562,6 +562,31 @@ static void packing_implies_padding_free(void **state)
     tt_config_free(&c);
 }
 
+/* Whatever the kind of a key. */
+static void null_is_refused_where_a_value_is_needed(void **state)
+{
+    (void)state;
+    int refused[TT_KIND_WORD + 1] = {0};
+    for (int i = 0; i < TT_CONFIG_NUM_KEYS; i++) {
+        tt_config c;
+        char option[80], expected[120];
+        const tt_config_key *k = tt_config_key_of((tt_config_id)i);
+        snprintf(option, sizeof option, "--%s", k->name);
+        snprintf(expected, sizeof expected, "%s is null; expected ", option);
+        assert_ok(tt_config_init(&c));
+        tt_status status = tt_config_options(&c, 2, (char *[]){option, "null"});
+        if (tt_config_nullable(k)) {
+            assert_ok(status);
+        } else {
+            assert_error(status, TT_ECONFIG, expected);
+            refused[k->kind]++;
+        }
+        tt_config_free(&c);
+    }
+    const tt_config_kind kinds[] = {TT_KIND_BOOL, TT_KIND_INT, TT_KIND_REAL, TT_KIND_STEPS, TT_KIND_WORD};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) assert_true(refused[kinds[i]] > 0);
+}
+
 static void count_warnings(void *user, tt_log_level level, const char *text)
 {
     (void)text;
@@ -823,6 +848,7 @@ int main(void)
         cmocka_unit_test(packing_implies_padding_free),
         cmocka_unit_test(deprecated_spellings_warn_and_change),
         cmocka_unit_test(what_has_no_effect_is_told),
+        cmocka_unit_test(null_is_refused_where_a_value_is_needed),
         cmocka_unit_test(texts_and_numbers_survive_the_file),
         cmocka_unit_test(any_value_under_any_key),
         cmocka_unit_test(deep_values_are_refused),

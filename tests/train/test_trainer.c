@@ -3,6 +3,7 @@
 
 #include "tartan/trainer.h"
 
+#include <math.h>
 #include <stddef.h>
 
 typedef struct job {
@@ -58,6 +59,48 @@ static void kept_layers_change_no_bit(void **state)
     assert_memory_equal(&none.last.grad_norm, &all.last.grad_norm, sizeof(double));
 }
 
+/* The loss of one step in fp32 with a heavy balance loss, on row `row` of two, or on each rank's own. */
+typedef struct balance_job {
+    bool by_rank;
+    int row; /* -1: the rank's own */
+    double loss;
+} balance_job;
+
+static tt_status one_step(tt_comm *comm, void *arg)
+{
+    balance_job *j = arg;
+    tt_trainer *trainer;
+    tt_trainer_options o = TT_TRAINER_OPTIONS;
+    tt_comm_set_timeout(comm, 60);
+    o.model = "tests/fixtures/O1/model";
+    o.balance = 1;
+    o.balance_by_rank = j->by_rank;
+    o.bf16 = false;
+    o.threads = 1;
+    TT_TRY(tt_trainer_open(comm, &o, &trainer));
+    int32_t ids[2][8] = {{3, 9, 27, 81, 51, 61, 91, 85}, {2, 4, 8, 16, 32, 64, 5, 5}};
+    tt_trainer_row row = {8, ids[j->row < 0 ? tt_comm_rank(comm) : j->row], NULL};
+    tt_trainer_result r;
+    tt_status status = tt_trainer_step(trainer, &(tt_trainer_micro){1, &row}, 1, 1e-2, &r);
+    if (status == TT_OK && tt_comm_rank(comm) == 0) j->loss = r.loss;
+    tt_trainer_close(&trainer);
+    return status;
+}
+
+/* By ranks the loss of two of equal length is the mean of what each has alone; together it is another number. */
+static void the_balance_loss_is_taken_over_what_is_asked_for(void **state)
+{
+    (void)state;
+    balance_job first = {.row = 0}, second = {.row = 1}, apart = {.by_rank = true, .row = -1}, together = {.row = -1};
+    assert_ok(tt_comm_run_threads(1, one_step, &first));
+    assert_ok(tt_comm_run_threads(1, one_step, &second));
+    assert_ok(tt_comm_run_threads(2, one_step, &apart));
+    assert_ok(tt_comm_run_threads(2, one_step, &together));
+    double mean = (first.loss + second.loss) / 2;
+    assert_close(apart.loss, mean, 1e-5);
+    if (!(fabs(together.loss - mean) > 1e-3)) fail_msg("together %.9g, apart %.9g", together.loss, mean);
+}
+
 static void options_that_cannot_be_are_refused(void **state)
 {
     (void)state;
@@ -74,6 +117,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_lower_the_loss),
         cmocka_unit_test(kept_layers_change_no_bit),
+        cmocka_unit_test(the_balance_loss_is_taken_over_what_is_asked_for),
         cmocka_unit_test(options_that_cannot_be_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -180,18 +180,18 @@ static bool are_large(const tt_kernel *k, tt_onednn_form form, const int64_t *of
     return used > 0 && is_large(k, form, (offset[G] - offset[0]) / used, N, K);
 }
 
-static tt_status linear(tt_kernel *k, tt_mat x, const tt_weight *w, tt_mat bias, bool accumulate, tt_mat y)
+static tt_status linear(tt_kernel *k, tt_mat x, tt_mat w, tt_mat bias, bool accumulate, tt_mat y)
 {
-    if (!is_large(k, TT_ONEDNN_FORWARD, x.rows, w->w.rows, w->w.cols))
+    if (!is_large(k, TT_ONEDNN_FORWARD, x.rows, w.rows, w.cols))
         return state_of(k)->cpu.ops.linear(k, x, w, bias, accumulate, y);
-    return multiply(k, (product){TT_ONEDNN_FORWARD, x, w->w, y, accumulate}, bias);
+    return multiply(k, (product){TT_ONEDNN_FORWARD, x, w, y, accumulate}, bias);
 }
 
-static tt_status linear_dx(tt_kernel *k, tt_mat dy, const tt_weight *w, bool accumulate, tt_mat dx)
+static tt_status linear_dx(tt_kernel *k, tt_mat dy, tt_mat w, bool accumulate, tt_mat dx)
 {
-    if (!is_large(k, TT_ONEDNN_INPUT, dy.rows, w->w.rows, w->w.cols))
+    if (!is_large(k, TT_ONEDNN_INPUT, dy.rows, w.rows, w.cols))
         return state_of(k)->cpu.ops.linear_dx(k, dy, w, accumulate, dx);
-    return multiply(k, (product){TT_ONEDNN_INPUT, dy, w->w, dx, accumulate}, (tt_mat){0});
+    return multiply(k, (product){TT_ONEDNN_INPUT, dy, w, dx, accumulate}, (tt_mat){0});
 }
 
 static tt_status linear_dw(tt_kernel *k, tt_mat dy, tt_mat x, bool accumulate, tt_mat dw)
@@ -201,20 +201,19 @@ static tt_status linear_dw(tt_kernel *k, tt_mat dy, tt_mat x, bool accumulate, t
     return multiply(k, (product){TT_ONEDNN_WEIGHT, dy, x, dw, accumulate}, (tt_mat){0});
 }
 
-static tt_status grouped_linear(tt_kernel *k, tt_mat x, const tt_weight *w, int64_t G, const int64_t *offset,
-                                tt_mat y)
+static tt_status grouped_linear(tt_kernel *k, tt_mat x, const tt_mat *w, int64_t G, const int64_t *offset, tt_mat y)
 {
     if (!are_large(k, TT_ONEDNN_FORWARD, offset, G, y.cols, x.cols))
         return state_of(k)->cpu.ops.grouped_linear(k, x, w, G, offset, y);
     for (int64_t g = 0; g < G; g++) {
         int64_t begin = offset[g], end = offset[g + 1];
         if (begin == end) continue;
-        TT_TRY(linear(k, tt_mat_rows(x, begin, end), &w[g], (tt_mat){0}, false, tt_mat_rows(y, begin, end)));
+        TT_TRY(linear(k, tt_mat_rows(x, begin, end), w[g], (tt_mat){0}, false, tt_mat_rows(y, begin, end)));
     }
     return TT_OK;
 }
 
-static tt_status grouped_dx(tt_kernel *k, tt_mat dy, const tt_weight *w, int64_t G, const int64_t *offset,
+static tt_status grouped_dx(tt_kernel *k, tt_mat dy, const tt_mat *w, int64_t G, const int64_t *offset,
                             bool accumulate, tt_mat dx)
 {
     if (!are_large(k, TT_ONEDNN_INPUT, offset, G, dy.cols, dx.cols))
@@ -222,7 +221,7 @@ static tt_status grouped_dx(tt_kernel *k, tt_mat dy, const tt_weight *w, int64_t
     for (int64_t g = 0; g < G; g++) {
         int64_t begin = offset[g], end = offset[g + 1];
         if (begin == end) continue;
-        TT_TRY(linear_dx(k, tt_mat_rows(dy, begin, end), &w[g], accumulate, tt_mat_rows(dx, begin, end)));
+        TT_TRY(linear_dx(k, tt_mat_rows(dy, begin, end), w[g], accumulate, tt_mat_rows(dx, begin, end)));
     }
     return TT_OK;
 }
