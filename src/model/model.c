@@ -71,7 +71,7 @@ static tt_status feed_forward(tt_pass *p, int layer, const tt_layer_params *l, t
         TT_TRY(tt_mlp_forward(p, l->shared_gate, l->shared_up, l->shared_down, c->normed, y_TD, &c->mlp));
     TT_TRY(tt_unit_gather(m->shards, k, l->expert_unit));
     TT_TRY(tt_experts_forward(p, l, state->routing, c->normed, y_TD, &c->experts));
-    tt_unit_release(m->shards, l->expert_unit);
+    if (!p->again) tt_unit_release(m->shards, l->expert_unit); /* else backward needs them next */
     count_exchange(p, layer, p->again, before);
     return TT_OK;
 }
@@ -93,6 +93,31 @@ static tt_status block_forward(tt_pass *p, int layer, tt_mat x_TD, tt_block_stat
     k->ops->copy(k, x_TD, c->u);
     k->ops->rmsnorm(k, c->u, tt_weight_mat(p, l->norm_mlp), m->config->norm_eps, c->normed, c->rstd.data);
     return feed_forward(p, layer, l, x_TD, state, c);
+}
+
+static tt_status end_unit(tt_pass *p, int unit)
+{
+    TT_TRY(tt_unit_gradient_end(p->m->shards, p->m->kernel, unit));
+    tt_unit_release(p->m->shards, unit);
+    return TT_OK;
+}
+
+/* Behind the backward pass of a layer's experts: where units come and go in messages, the next one's weights and this one's
+ * gradient have all of attention to travel. The weights set out first: they are wanted sooner, and take the memory of this one's.
+ * Where memory is shared, ranks would only meet once more. */
+static bool experts_leave_early(const tt_model *m, int layer)
+{
+    return m->table->layers[layer].expert_unit >= 0 && !tt_shards_are_shared(m->shards);
+}
+
+static tt_status end_experts(tt_pass *p, int layer)
+{
+    tt_model *m = p->m;
+    const tt_layer_params *layers = m->table->layers;
+    tt_unit_release(m->shards, layers[layer].expert_unit);
+    if (layer > 0 && layers[layer - 1].expert_unit >= 0)
+        TT_TRY(tt_unit_prefetch(m->shards, m->kernel, layers[layer - 1].expert_unit));
+    return tt_unit_gradient_end(m->shards, m->kernel, layers[layer].expert_unit);
 }
 
 /* dx_TD (real): gradient of the block's output in, of its input out. Units are gathered, gradients begun. */
@@ -119,6 +144,7 @@ static tt_status block_backward(tt_pass *p, int layer, const tt_block_state *sta
     k->ops->rmsnorm_back(k, dnormed, c->u, tt_weight_mat(p, l->norm_mlp), c->rstd.data, true, dx_TD,
                          tt_unit_gradient(m->shards, k, l->norm_mlp));
     tt_arena_restore(m->work, mark);
+    if (experts_leave_early(m, layer)) TT_TRY(end_experts(p, layer));
     return tt_attention_backward(p, l, &c->attention, dx_TD);
 }
 
@@ -163,6 +189,7 @@ static tt_status forward_layer(tt_pass *p, int layer, tt_mat x_TD, tt_block_stat
     return TT_OK;
 }
 
+/* Experts stay gathered. */
 static tt_status recompute_layer(tt_pass *p, int layer, tt_block_state *state)
 {
     tt_model *m = p->m;
@@ -183,20 +210,17 @@ static tt_status backward_layer(tt_pass *p, int layer, tt_mat dx_TD, tt_block_st
     tt_model *m = p->m;
     tt_kernel *k = m->kernel;
     const tt_layer_params *l = &m->table->layers[layer];
-    int units[2] = {l->expert_unit, l->unit};
-    for (int i = 0; i < 2; i++) {
-        if (units[i] < 0) continue;
-        TT_TRY(tt_unit_gather(m->shards, k, units[i]));
-        TT_TRY(tt_unit_gradient_begin(m->shards, k, units[i]));
-    }
+    bool experts = l->expert_unit >= 0;
+    if (experts) TT_TRY(tt_unit_prefetch(m->shards, k, l->expert_unit));
+    TT_TRY(tt_unit_gather(m->shards, k, l->unit));
+    if (experts) TT_TRY(tt_unit_gradient_begin(m->shards, k, l->expert_unit));
+    TT_TRY(tt_unit_gradient_begin(m->shards, k, l->unit));
     TT_TRY(prefetch_layer(p, layer - 1));
     if (!state->cache) TT_TRY(recompute_layer(p, layer, state));
+    else if (experts) TT_TRY(tt_unit_gather(m->shards, k, l->expert_unit));
     TT_TRY(block_backward(p, layer, state, state->cache, dx_TD));
-    for (int i = 0; i < 2; i++) {
-        if (units[i] < 0) continue;
-        TT_TRY(tt_unit_gradient_end(m->shards, k, units[i]));
-        tt_unit_release(m->shards, units[i]);
-    }
+    if (experts && !experts_leave_early(m, layer)) TT_TRY(end_unit(p, l->expert_unit));
+    TT_TRY(end_unit(p, l->unit));
     tt_arena_restore(m->work, state->mark);
     return TT_OK;
 }

@@ -90,6 +90,12 @@ else
   fails save save-publish kill 1
   fails save save-write spin 3
 fi
+# Gradients that are on their way in messages while the next layer computes.
+export TARTAN_SHARED=0
+fails backward reduce-gradient error 1
+fails backward reduce-gradient kill 2
+fails backward reduce-gradient stop 3
+unset TARTAN_SHARED
 # Of memory that ranks share each provides a part; what one cannot is the failure of all before anything is computed.
 rm -rf "$tmp/out"
 export TARTAN_FAIL=3:load:grow-shared:memory
