@@ -272,9 +272,9 @@ static tt_status print_memory(const options *o, const tt_engine *e, const outcom
                           held.gradients,
                           held.moments,
                           held.units_peak,
-                          (int64_t)tt_arena_peak(e->model.keep),
-                          (int64_t)tt_arena_peak(e->model.work),
-                          (int64_t)tt_arena_peak(e->kernel->scratch),
+                          tt_arena_peak(e->model.keep),
+                          tt_arena_peak(e->model.work),
+                          tt_arena_peak(e->kernel->scratch),
                           0};
     printf("memory of rank 0, MiB      planned   measured\n");
     for (int t = 0; t < TT_MEMORY_NUM_TERMS; t++)

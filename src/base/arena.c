@@ -1,35 +1,31 @@
 #include "base/arena.h"
 #include "base/checked.h"
 
-#include <stdbool.h>
+#include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
-#define ALIGNMENT   64
+#define ALIGNMENT ((int64_t)64)
 #define HUGE_PAGE ((int64_t)2 << 20)
-#define BLOCK_BYTES ((size_t)1 << 20)
-
-typedef struct block {
-    char *base;
-    size_t size;
-} block;
+#define SMALL     (4 * HUGE_PAGE) /* less than this is not worth huge pages */
+#define GROWTH    ((int64_t)64 << 20)
 
 struct tt_arena {
     const char *what;
-    block *blocks;
-    int num_blocks;
-    int current;   /* block that grants come from */
-    size_t used;   /* bytes granted in it */
-    size_t total;  /* bytes granted in all blocks */
-    size_t peak;
+    char *base;
+    int64_t reserved; /* addresses */
+    int64_t usable;   /* of them memory may be written at; what is never granted is never touched and costs nothing */
+    int64_t used, peak;
 };
 
-static void fill(void *p, size_t bytes)
+static void fill(void *p, int64_t bytes)
 {
 #ifdef TT_DEBUG_MEMORY
-    memset(p, 0xFF, bytes); /* NaN in f32, f64, bf16 and f16; -1 in integers */
+    memset(p, 0xFF, (size_t)bytes); /* NaN in f32, f64, bf16 and f16; -1 in integers */
 #else
     (void)p, (void)bytes;
 #endif
@@ -41,7 +37,7 @@ static void want_huge_pages(char *p, int64_t bytes)
 {
     char *begin = (char *)(((uintptr_t)p + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1));
     char *end = (char *)(((uintptr_t)p + (uintptr_t)bytes) & ~(uintptr_t)(HUGE_PAGE - 1));
-    if (bytes >= 4 * HUGE_PAGE) madvise(begin, (size_t)(end - begin), MADV_HUGEPAGE);
+    if (bytes >= SMALL) madvise(begin, (size_t)(end - begin), MADV_HUGEPAGE);
 }
 
 tt_status tt_alloc(const char *what, int64_t count, size_t size, void **out)
@@ -73,62 +69,63 @@ void tt_free(void *p)
     free(raw);
 }
 
+/* No arena outgrows the machine's memory. A limit on addresses (ulimit -v) is shared with all else. */
+static int64_t reservation(void)
+{
+    struct rlimit limit;
+    int64_t bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+        bytes = tt_min_i64(bytes, (int64_t)(limit.rlim_cur / 16));
+    return tt_round_up(tt_max_i64(bytes, GROWTH), GROWTH);
+}
+
 tt_status tt_arena_create(const char *what, tt_arena **out)
 {
-    *out = calloc(1, sizeof **out);
-    TT_CHECK(*out, TT_ENOMEM, "%s: out of memory", what);
-    (*out)->what = what;
+    tt_arena *a = *out = calloc(1, sizeof *a);
+    TT_CHECK(a, TT_ENOMEM, "%s: out of memory", what);
+    *a = (tt_arena){.what = what, .reserved = reservation()};
+    void *base = mmap(NULL, (size_t)a->reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED) {
+        free(a);
+        *out = NULL;
+        return tt_error_set(TT_ENOMEM, "%s: the system refuses %lld bytes of addresses: %s; raise its limit (ulimit -v)", what,
+                            (long long)reservation(), strerror(errno));
+    }
+    a->base = base;
+    want_huge_pages(a->base + SMALL, a->reserved - SMALL);
     return TT_OK;
 }
 
 void tt_arena_destroy(tt_arena **a)
 {
     if (!*a) return;
-    for (int i = 0; i < (*a)->num_blocks; i++) tt_free((*a)->blocks[i].base);
-    free((*a)->blocks);
+    munmap((*a)->base, (size_t)(*a)->reserved);
     free(*a);
     *a = NULL;
 }
 
-static tt_status add_block(tt_arena *a, size_t bytes)
+/* Systems that promise no more memory than they have count what is usable, so it grows with the need. */
+static tt_status make_usable(tt_arena *a, int64_t bytes)
 {
-    void *base;
-    size_t size = bytes > BLOCK_BYTES ? bytes : BLOCK_BYTES;
-    TT_TRY(tt_alloc(a->what, (int64_t)size, 1, &base));
-    block *grown = realloc(a->blocks, (size_t)(a->num_blocks + 1) * sizeof *grown);
-    if (!grown) {
-        tt_free(base);
-        return tt_error_set(TT_ENOMEM, "%s: out of memory", a->what);
-    }
-    a->blocks = grown;
-    a->blocks[a->num_blocks++] = (block){base, size};
+    int64_t usable = tt_round_up(bytes, GROWTH);
+    TT_CHECK(bytes <= a->reserved && mprotect(a->base, (size_t)usable, PROT_READ | PROT_WRITE) == 0, TT_ENOMEM,
+             "%s: the system refuses %lld bytes; use more ranks or a smaller model", a->what, (long long)bytes);
+    a->usable = usable;
     return TT_OK;
-}
-
-tt_status tt_arena_book(tt_arena *a, int64_t bytes)
-{
-    TT_ASSERT(a->num_blocks == 0 && bytes >= 0);
-    return add_block(a, (size_t)bytes);
 }
 
 tt_status tt_arena_grant(tt_arena *a, int64_t count, size_t size, void **out)
 {
-    int64_t wanted;
+    int64_t bytes;
     *out = NULL;
-    if (count < 0 || !tt_mul_i64(count, (int64_t)size, &wanted) || wanted > INT64_MAX - ALIGNMENT)
+    if (count < 0 || !tt_mul_i64(count, (int64_t)size, &bytes) || bytes > INT64_MAX / 2)
         return tt_error_set(TT_ENOMEM, "%s: %lld elements of %zu bytes are more than memory can address", a->what,
                             (long long)count, size);
-    size_t bytes = (size_t)tt_round_up(tt_max_i64(wanted, ALIGNMENT), ALIGNMENT);
-    /* Blocks that are too small for this grant are passed over; they serve again after a restore. */
-    while (a->current < a->num_blocks && a->used + bytes > a->blocks[a->current].size) {
-        a->current++;
-        a->used = 0;
-    }
-    if (a->current == a->num_blocks) TT_TRY(add_block(a, bytes));
-    *out = a->blocks[a->current].base + a->used;
+    bytes = tt_round_up(tt_max_i64(bytes, 1), ALIGNMENT);
+    if (bytes > a->usable - a->used) TT_TRY(make_usable(a, a->used + bytes));
+    *out = a->base + a->used;
     a->used += bytes;
-    a->total += bytes;
-    if (a->total > a->peak) a->peak = a->total;
+    a->peak = tt_max_i64(a->peak, a->used);
     fill(*out, bytes);
     return TT_OK;
 }
@@ -142,43 +139,17 @@ tt_status tt_arena_grant_zero(tt_arena *a, int64_t count, size_t size, void **ou
 
 tt_arena_mark tt_arena_save(const tt_arena *a)
 {
-    return (tt_arena_mark){a->current, a->used, a->total};
-}
-
-/* An empty arena that took several blocks gets one instead, for the most it has held: else blocks that came for small uses stay
- * beside those for larger ones, whose grants they are too small for. Refused, it has none, and the next grant asks again. */
-static void join_blocks(tt_arena *a)
-{
-    if (a->num_blocks > 1) {
-        while (a->num_blocks > 0) tt_free(a->blocks[--a->num_blocks].base);
-        if (add_block(a, a->peak) != TT_OK) a->num_blocks = 0;
-    }
-    a->current = 0;
-    a->used = 0;
+    return (tt_arena_mark){a->used};
 }
 
 void tt_arena_restore(tt_arena *a, tt_arena_mark mark)
 {
-    TT_ASSERT(mark.total <= a->total);
-    for (int i = mark.block; i < a->num_blocks && i <= a->current; i++) {
-        size_t from = i == mark.block ? mark.used : 0;
-        size_t to = i == a->current ? a->used : a->blocks[i].size;
-        if (to > from) fill(a->blocks[i].base + from, to - from);
-    }
-    a->current = mark.block;
+    TT_ASSERT(mark.used <= a->used);
+    fill(a->base + mark.used, a->used - mark.used);
     a->used = mark.used;
-    a->total = mark.total;
-    if (a->total == 0) join_blocks(a);
 }
 
-size_t tt_arena_peak(const tt_arena *a)
+int64_t tt_arena_peak(const tt_arena *a)
 {
     return a->peak;
-}
-
-size_t tt_arena_held(const tt_arena *a)
-{
-    size_t bytes = 0;
-    for (int i = 0; i < a->num_blocks; i++) bytes += a->blocks[i].size;
-    return bytes;
 }

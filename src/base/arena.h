@@ -2,9 +2,10 @@
  *
  *   tt_arena_mark m = tt_arena_save(a);   ... grants ...   tt_arena_restore(a, m);
  *
- * Memory comes in blocks that are kept for the next step, so a training step that needs no more than those before it calls no
- * allocator. An arena that is empty again has one block at most, of what it has held at its fullest. Grants are aligned to 64 bytes. In test builds (TT_DEBUG_MEMORY) memory is filled with NaN bytes
- * on grant and on release, so that a value nobody wrote, or one read after its time, shows up as NaN.
+ * An arena is one run of addresses, as many as the machine has memory, so grants lie end to end whatever was granted before,
+ * and what it takes is what it has held at its fullest: addresses that were never granted have no memory behind them, and those
+ * that were keep theirs for the next step. Grants are aligned to 64 bytes. In test builds (TT_DEBUG_MEMORY) memory is filled with
+ * NaN bytes on grant and on release, so that a value nobody wrote, or one read after its time, shows up as NaN.
  */
 #ifndef TT_BASE_ARENA_H
 #define TT_BASE_ARENA_H
@@ -16,18 +17,12 @@
 
 typedef struct tt_arena tt_arena;
 typedef struct tt_arena_mark {
-    int block;
-    size_t used;
-    size_t total;
+    int64_t used;
 } tt_arena_mark;
 
 /* `what` is a static string for messages and tables. */
 tt_status tt_arena_create(const char *what, tt_arena **out);
 void tt_arena_destroy(tt_arena **a);
-
-/* tt_arena_book - room for grants of so many bytes in all, in one piece: blocks that come as they are needed may be too small
- * for what comes later, and stay. Before the first grant. What is never granted is never touched and costs nothing. */
-tt_status tt_arena_book(tt_arena *a, int64_t bytes);
 
 /* tt_arena_grant - count elements of `size` bytes each, uninitialised; zero counts give a valid pointer.
  * TT_ENOMEM with the sizes when the product overflows or the system refuses. */
@@ -39,9 +34,7 @@ tt_arena_mark tt_arena_save(const tt_arena *a);
 void tt_arena_restore(tt_arena *a, tt_arena_mark mark);
 
 /* Highest number of bytes granted at one time since creation. */
-size_t tt_arena_peak(const tt_arena *a);
-/* Bytes of its blocks, granted or not. */
-size_t tt_arena_held(const tt_arena *a);
+int64_t tt_arena_peak(const tt_arena *a);
 
 /* tt_alloc - a long-lived block (parameters, optimizer state), 64-byte aligned, zeroed; free with tt_free.
  * Pages that are never touched cost nothing. TT_ENOMEM names `what` and the bytes. */

@@ -176,7 +176,7 @@ int64_t tt_certify_bytes(const tt_certify_run *r)
     tt_shard_bytes b = tt_shards_bytes(r->engine.shards);
     const tt_model *m = &r->engine.model;
     return b.weights + b.gradients + b.units_peak +
-           (int64_t)(tt_arena_peak(m->keep) + tt_arena_peak(m->work) + tt_arena_peak(m->kernel->scratch));
+           tt_arena_peak(m->keep) + tt_arena_peak(m->work) + tt_arena_peak(m->kernel->scratch);
 }
 
 static tt_status run_reference(tt_certify_run *r, tt_certify_report *report)

@@ -211,19 +211,6 @@ static tt_status choose_memory(job *j)
     return tt_planner_choose(j->comm, c->max_memory, &j->model, &shape, &j->report->choice);
 }
 
-/* As chosen. Arenas are booked, so that a micro-step that is larger than those before it leaves no blocks behind. */
-static tt_status keep_layers(job *j)
-{
-    tt_model *m = &j->engine.model;
-    const int64_t *planned = j->report->choice.plan.bytes;
-    m->recompute = j->config->gradient_checkpointing;
-    if (j->config->max_memory == TT_CONFIG_UNSET) return TT_OK;
-    m->kept_layers = j->report->choice.kept_layers;
-    TT_TRY(tt_arena_book(m->keep, planned[TT_MEMORY_KEPT]));
-    TT_TRY(tt_arena_book(m->work, planned[TT_MEMORY_BLOCK]));
-    return tt_arena_book(m->kernel->scratch, planned[TT_MEMORY_SCRATCH]);
-}
-
 /* Every rank has prepared the data for itself: the same on every host? */
 static tt_status check_data(job *j)
 {
@@ -349,7 +336,8 @@ static tt_status open_model(job *j)
         .with_moments = c->optim != TT_OPTIMIZER_SGD,
     };
     TT_TRY(tt_engine_open(j->comm, &o, &j->engine));
-    TT_TRY(keep_layers(j));
+    j->engine.model.recompute = c->gradient_checkpointing;
+    if (c->max_memory != TT_CONFIG_UNSET) j->engine.model.kept_layers = j->report->choice.kept_layers;
     return tt_statistics_begin(&j->statistics, &j->engine.model);
 }
 

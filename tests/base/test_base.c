@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static void errors_carry_context(void **state)
 {
@@ -50,29 +51,61 @@ static void blocks_tile_any_count(void **state)
         }
 }
 
-/* Uses of many sizes, each larger than the ones before in one part and smaller in another, as expert batches are: what an empty
- * arena holds is what its fullest use took, not the sum of their blocks. */
-static void arenas_do_not_pile_up_blocks(void **state)
+/* Uses of many sizes, each larger than the ones before in one part and smaller in another, as expert batches are, all lie in the
+ * same memory from its begin on: an arena takes what its fullest use took. */
+static void grants_lie_end_to_end_whatever_was_before(void **state)
 {
     (void)state;
     tt_arena *a;
-    void *p;
+    char *begin, *p, *q;
     assert_ok(tt_arena_create("test", &a));
     tt_arena_mark empty = tt_arena_save(a);
+    assert_ok(tt_arena_grant(a, 1, 1, (void **)&begin));
+    tt_arena_restore(a, empty);
     for (int64_t use = 1; use <= 40; use++) {
-        assert_ok(tt_arena_grant(a, use << 16, 1, &p));
+        int64_t first = use << 16, second = (2 << 20) + (use * 37 % 41 << 16), third = (1 << 20) + (use * 17 % 41 << 16);
+        assert_ok(tt_arena_grant(a, first, 1, (void **)&p));
+        assert_ptr_equal(p, begin);
         tt_arena_mark inner = tt_arena_save(a);
-        assert_ok(tt_arena_grant(a, (2 << 20) + (use * 37 % 41 << 16), 1, &p));
+        assert_ok(tt_arena_grant(a, second, 1, (void **)&p));
+        assert_ptr_equal(p, begin + first);
         tt_arena_restore(a, inner);
-        assert_ok(tt_arena_grant(a, (1 << 20) + (use * 17 % 41 << 16), 1, &p));
-        memset(p, 1, (size_t)1 << 20);
+        assert_ok(tt_arena_grant(a, third, 1, (void **)&p));
+        assert_ok(tt_arena_grant(a, 100 << 20, 1, (void **)&q)); /* more than is usable at once */
+        assert_ptr_equal(p, begin + first);
+        assert_ptr_equal(q, p + third);
+        p[0] = q[0] = q[(100 << 20) - 1] = 1;
         tt_arena_restore(a, empty);
-        assert_true(tt_arena_held(a) <= tt_arena_peak(a) + (1 << 20));
     }
-    size_t held = tt_arena_held(a);
-    assert_ok(tt_arena_grant(a, 3 << 20, 1, &p));
-    assert_int_equal(tt_arena_held(a), held); /* uses that fit take nothing more */
     tt_arena_destroy(&a);
+    assert_null(a);
+}
+
+static int64_t resident_pages(void)
+{
+    long long size, pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%lld %lld", &size, &pages), 2);
+    fclose(f);
+    return pages;
+}
+
+static void what_is_not_granted_takes_no_memory(void **state)
+{
+    (void)state;
+    enum { ARENAS = 100 };
+    tt_arena *a[ARENAS];
+    void *p;
+    int64_t before = resident_pages();
+    for (int i = 0; i < ARENAS; i++) {
+        assert_ok(tt_arena_create("test", &a[i]));
+        assert_ok(tt_arena_grant(a[i], 1000, 1, &p));
+        memset(p, 1, 1000);
+    }
+    int64_t taken = (resident_pages() - before) * sysconf(_SC_PAGESIZE);
+    for (int i = 0; i < ARENAS; i++) tt_arena_destroy(&a[i]);
+    if (taken > ARENAS * 32768) fail_msg("%d arenas of a page take %lld bytes", ARENAS, (long long)taken);
 }
 
 static void arena_grants_restore_and_count(void **state)
@@ -83,7 +116,7 @@ static void arena_grants_restore_and_count(void **state)
     assert_ok(tt_arena_create("test", &a));
     assert_ok(tt_arena_grant(a, 10, 4, &p));
     tt_arena_mark mark = tt_arena_save(a);
-    assert_ok(tt_arena_grant(a, 3 << 20, 1, &q)); /* larger than a block */
+    assert_ok(tt_arena_grant(a, 3 << 20, 1, &q));
     assert_int_equal((uintptr_t)q % 64, 0);
 #ifdef TT_DEBUG_MEMORY
     assert_true(isnan(((float *)q)[5]));
@@ -93,20 +126,9 @@ static void arena_grants_restore_and_count(void **state)
     assert_ptr_equal(q, r);
     assert_int_equal(tt_arena_peak(a), 64 + (3 << 20));
     assert_error(tt_arena_grant(a, INT64_MAX / 2, 8, &p), TT_ENOMEM, "test");
+    assert_error(tt_arena_grant(a, (int64_t)1 << 50, 1, &p), TT_ENOMEM, "test: the system refuses ");
     assert_error(tt_alloc("weights", INT64_MAX / 2, 8, &p), TT_ENOMEM, "weights");
     tt_arena_destroy(&a);
-    /* Booked: what would not fit into blocks that came for less lies end to end. */
-    assert_ok(tt_arena_create("test", &a));
-    assert_ok(tt_arena_book(a, 8 << 20));
-    assert_ok(tt_arena_grant(a, 1 << 20, 1, &p));
-    assert_ok(tt_arena_grant(a, 3 << 20, 1, &q));
-    assert_ok(tt_arena_grant(a, 4 << 20, 1, &r));
-    assert_ptr_equal(q, (char *)p + (1 << 20));
-    assert_ptr_equal(r, (char *)q + (3 << 20));
-    assert_int_equal(tt_arena_peak(a), 8 << 20);
-    assert_ok(tt_arena_grant(a, 5, 1, &p)); /* more than was booked is given all the same */
-    tt_arena_destroy(&a);
-    assert_null(a);
 }
 
 static void philox_known_answers(void **state)
@@ -185,7 +207,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(errors_carry_context),  cmocka_unit_test(long_errors_stay_valid_text),
         cmocka_unit_test(blocks_tile_any_count), cmocka_unit_test(arena_grants_restore_and_count),
-        cmocka_unit_test(arenas_do_not_pile_up_blocks),
+        cmocka_unit_test(grants_lie_end_to_end_whatever_was_before),
+        cmocka_unit_test(what_is_not_granted_takes_no_memory),
         cmocka_unit_test(philox_known_answers),  cmocka_unit_test(normals_do_not_depend_on_the_cut),
         cmocka_unit_test(json_is_strict),        cmocka_unit_test(files_are_replaced_whole),
     };

@@ -429,19 +429,19 @@ static tt_status compare_units(const tt_engine *e, int64_t measured)
 static tt_status watch_memory(tt_engine *e, void *arg)
 {
     memory_job *j = arg;
-    size_t peaks[3] = {0};
+    int64_t peaks[3] = {0};
     int64_t units = 0;
     for (int i = 0; i < 4; i++) {
         tt_step_options o = j->steps.options;
         tt_step_result r;
         o.step = i + 1;
         TT_TRY(run_step(e, &j->steps.batches[0], false, &o, &r));
-        size_t now[] = {tt_arena_peak(e->model.keep), tt_arena_peak(e->model.work),
-                        tt_arena_peak(e->kernel->scratch)};
+        int64_t now[] = {tt_arena_peak(e->model.keep), tt_arena_peak(e->model.work),
+                         tt_arena_peak(e->kernel->scratch)};
         int64_t held = tt_shards_bytes(e->shards).units_peak;
         for (int k = 0; k < 3; k++)
-            TT_CHECK(i == 0 || now[k] <= peaks[k], TT_EVERDICT, "rank %d: arena %d grew from %zu to %zu in step %d",
-                     e->mesh->rank, k, peaks[k], now[k], i + 1);
+            TT_CHECK(i == 0 || now[k] <= peaks[k], TT_EVERDICT, "rank %d: arena %d grew from %lld to %lld in step %d",
+                     e->mesh->rank, k, (long long)peaks[k], (long long)now[k], i + 1);
         TT_CHECK(i < 2 || held <= units, TT_EVERDICT, "units grew from %lld to %lld", (long long)units,
                  (long long)held);
         memcpy(peaks, now, sizeof peaks);

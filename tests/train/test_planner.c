@@ -70,11 +70,11 @@ static tt_status watch_arenas(tt_engine *e, void *arg)
     TT_TRY(status);
     tt_memory_shape shape = shape_of(e, TOKENS, j->kept);
     TT_TRY(tt_memory_plan(&e->config, &e->table, &shape, &plan));
-    TT_TRY(compare_arena(j, e, "kept activations", (int64_t)tt_arena_peak(e->model.keep), plan.bytes[TT_MEMORY_KEPT]));
-    TT_TRY(compare_arena(j, e, "block activations", (int64_t)tt_arena_peak(e->model.work), plan.bytes[TT_MEMORY_BLOCK]));
+    TT_TRY(compare_arena(j, e, "kept activations", tt_arena_peak(e->model.keep), plan.bytes[TT_MEMORY_KEPT]));
+    TT_TRY(compare_arena(j, e, "block activations", tt_arena_peak(e->model.work), plan.bytes[TT_MEMORY_BLOCK]));
     /* What the reference kernels' attention puts there is theirs: keys, values, their gradients, all of them both ways. */
     int64_t own = TOKENS * (12 * e->config.head_dim + 4) * 4;
-    return compare_arena(j, e, "scratch", (int64_t)tt_arena_peak(e->kernel->scratch),
+    return compare_arena(j, e, "scratch", tt_arena_peak(e->kernel->scratch),
                          tt_max_i64(own, plan.bytes[TT_MEMORY_SCRATCH]));
 }
 
