@@ -88,9 +88,9 @@ static void print_report(const tt_sft_report *r, const char *output)
     fprintf(stderr, "memory of rank 0, MiB: planned");
     for (int t = 0; t < TT_MEMORY_NUM_TERMS; t++)
         fprintf(stderr, "%s %s %.1f", t ? "," : "", tt_memory_term_name((tt_memory_term)t),
-                (double)r->planned.bytes[t] / 1048576);
+                (double)r->choice.plan.bytes[t] / 1048576);
     fprintf(stderr, ", sum %.1f; measured %.1f above the %.1f before the model was opened\n",
-            (double)r->planned.total / 1048576, (double)(r->measured - r->resident_before) / 1048576,
+            (double)r->choice.plan.total / 1048576, (double)(r->measured - r->resident_before) / 1048576,
             (double)r->resident_before / 1048576);
     if (r->profile.steps > 0) print_profile(&r->profile, output);
     if (!r->stopped) fprintf(stderr, "saved in %s\n", output);

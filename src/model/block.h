@@ -34,7 +34,7 @@ typedef struct tt_mlp_cache {
     tt_mat gate, up; /* [T,F] compute: before the activation */
 } tt_mlp_cache;
 
-typedef struct tt_expert_cache { /* one round */
+typedef struct tt_expert_cache { /* of one round; not there when it is computed again */
     tt_mat rows;     /* [P,D] compute: inputs by pair */
     tt_mat gate, up; /* [P,F] compute */
 } tt_expert_cache;
@@ -44,7 +44,7 @@ typedef struct tt_block_cache {
     tt_mat u;            /* [T,D] real: after attention */
     tt_mat normed, rstd; /* input of the feed-forward part, compute */
     tt_mlp_cache mlp;    /* dense, or shared experts */
-    tt_expert_cache *experts; /* [rounds] */
+    tt_expert_cache experts; /* of the only round */
 } tt_block_cache;
 
 /* What stays of a block between forward and backward. */
@@ -68,11 +68,13 @@ tt_status tt_mlp_backward(tt_pass *p, int64_t gate, int64_t up, int64_t down, co
 
 /* Router: fills the routing handle (ids, gates, probs, plan) from `keep`. Collective over the ep group. */
 tt_status tt_route(tt_pass *p, int layer, const tt_layer_params *l, tt_mat x_TD, tt_routing **out);
-/* Routed experts: y_TD (real) += ...; gathered expert unit. Collective over the ep group. */
+/* Routed experts: y_TD (real) += ...; gathered expert unit. The cache is that of a single round: where a rank receives more than
+ * fits into one, no more than one round's is ever held. Collective over the ep group. */
 tt_status tt_experts_forward(tt_pass *p, const tt_layer_params *l, const tt_routing *r, tt_mat x_TD, tt_mat y_TD,
-                             tt_expert_cache **out);
-/* dy_TD compute; dx_TD (real) += gradient through experts and router. Collective over the ep group. */
-tt_status tt_experts_backward(tt_pass *p, const tt_layer_params *l, const tt_routing *r, const tt_expert_cache *c,
+                             tt_expert_cache *c);
+/* dy_TD compute; dx_TD (real) += gradient through experts and router. Without a cache each round is computed again from x_TD.
+ * Gathered expert unit. Collective over the ep group. */
+tt_status tt_experts_backward(tt_pass *p, const tt_layer_params *l, const tt_routing *r, const tt_expert_cache *kept,
                               tt_mat x_TD, tt_mat dy_TD, tt_mat dx_TD);
 /* After all blocks' forward: balance_counts become shares, *value the balance loss of the micro-step, the same on every
  * rank. Collective over the world. */

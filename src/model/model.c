@@ -15,7 +15,7 @@ tt_status tt_model_init(tt_model *m, const tt_model_config *config, const tt_mod
         .shards = shards,
         .kernel = kernel,
         .recompute = true,
-        .kept_layers = 1,
+        .kept_layers = TT_KEPT_LAYERS,
         .loss_chunk = TT_LOSS_CHUNK,
     };
     TT_TRY(tt_arena_create("activations kept for backward", &m->keep));
@@ -69,10 +69,11 @@ static tt_status feed_forward(tt_pass *p, int layer, const tt_layer_params *l, t
     if (!state->routing) TT_TRY(tt_route(p, layer, l, c->normed, &state->routing));
     if (l->shared_gate >= 0)
         TT_TRY(tt_mlp_forward(p, l->shared_gate, l->shared_up, l->shared_down, c->normed, y_TD, &c->mlp));
+    if (p->again) return TT_OK; /* experts follow in their backward pass, round by round */
     TT_TRY(tt_unit_gather(m->shards, k, l->expert_unit));
     TT_TRY(tt_experts_forward(p, l, state->routing, c->normed, y_TD, &c->experts));
-    if (!p->again) tt_unit_release(m->shards, l->expert_unit); /* else backward needs them next */
-    count_exchange(p, layer, p->again, before);
+    tt_unit_release(m->shards, l->expert_unit);
+    count_exchange(p, layer, false, before);
     return TT_OK;
 }
 
@@ -138,7 +139,7 @@ static tt_status block_backward(tt_pass *p, int layer, const tt_block_state *sta
         if (l->shared_gate >= 0)
             TT_TRY(tt_mlp_backward(p, l->shared_gate, l->shared_up, l->shared_down, &c->mlp, c->normed, dy, dnormed));
         int64_t before = exchanged(p);
-        TT_TRY(tt_experts_backward(p, l, state->routing, c->experts, c->normed, dy, dnormed));
+        TT_TRY(tt_experts_backward(p, l, state->routing, &c->experts, c->normed, dy, dnormed));
         count_exchange(p, layer, true, before);
     }
     k->ops->rmsnorm_back(k, dnormed, c->u, tt_weight_mat(p, l->norm_mlp), c->rstd.data, true, dx_TD,
@@ -189,7 +190,7 @@ static tt_status forward_layer(tt_pass *p, int layer, tt_mat x_TD, tt_block_stat
     return TT_OK;
 }
 
-/* Experts stay gathered. */
+/* All but the experts. */
 static tt_status recompute_layer(tt_pass *p, int layer, tt_block_state *state)
 {
     tt_model *m = p->m;
@@ -217,7 +218,7 @@ static tt_status backward_layer(tt_pass *p, int layer, tt_mat dx_TD, tt_block_st
     TT_TRY(tt_unit_gradient_begin(m->shards, k, l->unit));
     TT_TRY(prefetch_layer(p, layer - 1));
     if (!state->cache) TT_TRY(recompute_layer(p, layer, state));
-    else if (experts) TT_TRY(tt_unit_gather(m->shards, k, l->expert_unit));
+    if (experts) TT_TRY(tt_unit_gather(m->shards, k, l->expert_unit));
     TT_TRY(block_backward(p, layer, state, state->cache, dx_TD));
     if (experts && !experts_leave_early(m, layer)) TT_TRY(end_unit(p, l->expert_unit));
     TT_TRY(end_unit(p, l->unit));

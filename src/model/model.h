@@ -17,7 +17,8 @@
  *
  * Memory: `keep` lives from forward to backward (block inputs, routing), `work` inside one block. A block whose activations
  * are kept leaves them in `work` until its backward pass; the last to come is the first to go. The last block keeps them
- * also with gradient checkpointing: its backward pass comes first, and would only make them anew.
+ * also with gradient checkpointing: its backward pass comes first, and would only make them anew. Experts that get more than
+ * fits into one round of the exchange keep nothing in any case: backward makes one round's anew at a time.
  */
 #ifndef TT_MODEL_MODEL_H
 #define TT_MODEL_MODEL_H
@@ -41,7 +42,7 @@ typedef struct tt_model {
     bool recompute;                /* gradient checkpointing: keep block inputs only ... */
     int64_t kept_layers;           /* ... but all of the last layers, so many */
     int64_t loss_chunk;            /* rows of logits at a time */
-    int64_t booked_rows;           /* received rows per exchange round, 0 = twice the balanced share */
+    int64_t booked_pairs;          /* (row, expert) pairs that a rank receives per exchange round, 0 = twice its balanced share */
     int64_t *expert_counts;        /* [MoE layers, E] += choices of each forward pass; NULL: not counted */
     int64_t *expert_bytes;         /* [MoE layers, 2] += bytes that this rank sends in the exchange (moe/dispatch.h),
                                     * forward and backward; NULL: not counted */
@@ -49,8 +50,8 @@ typedef struct tt_model {
     void *tap_user;
 } tt_model;
 
-enum { TT_LOSS_CHUNK = 512 };
-/* tt_model_init - over parts that outlive it. recompute true, kept_layers 1, loss_chunk TT_LOSS_CHUNK. Local. */
+enum { TT_LOSS_CHUNK = 512, TT_KEPT_LAYERS = 1 };
+/* tt_model_init - over parts that outlive it. recompute true, kept_layers TT_KEPT_LAYERS, loss_chunk TT_LOSS_CHUNK. Local. */
 tt_status tt_model_init(tt_model *m, const tt_model_config *config, const tt_model_table *table, tt_shards *shards,
                         tt_kernel *kernel);
 void tt_model_fini(tt_model *m);

@@ -85,7 +85,7 @@ tt_status tt_route(tt_pass *p, int layer, const tt_layer_params *l, tt_mat x_TD,
         p->balance_rows += (double)r->T;
     }
     *out = r;
-    return tt_dispatch_plan(p->m->mesh, k, keep, p->m->booked_rows, r);
+    return tt_dispatch_plan(p->m->mesh, k, keep, p->m->booked_pairs, r);
 }
 
 double tt_balance_value(const tt_balance *b, int64_t E)
@@ -196,41 +196,54 @@ static tt_status local_gradients(tt_pass *p, const tt_layer_params *l, const tt_
     return TT_OK;
 }
 
-static tt_status round_forward(tt_pass *p, const tt_layer_params *l, const tt_routing *r, int round, tt_mat x_TD,
-                               tt_mat y_TD, tt_expert_cache *c)
+/* What a round's outputs and backward pass start from. */
+static tt_status round_inputs(tt_pass *p, const tt_layer_params *l, const tt_routing *r, int round, tt_mat x_TD,
+                              tt_expert_cache *c)
 {
     const tt_model_config *cfg = p->m->config;
-    const tt_mesh *mesh = p->m->mesh;
     const tt_round *q = &r->rounds[round];
     tt_kernel *k = p->m->kernel;
     int64_t D = cfg->hidden_size, F = cfg->expert_width, G = r->local_experts;
-    tt_mat *gate, *up, *down;
-    tt_mat received, h, by_pair, by_row;
+    tt_mat *gate, *up;
+    tt_mat received;
     TT_PHASE(k->profile, DISPATCH);
     TT_TRY(tt_grant_mat(p->m->work, tt_compute(p), q->P, D, &c->rows));
     TT_TRY(tt_grant_mat(p->m->work, tt_compute(p), q->P, F, &c->gate));
     TT_TRY(tt_grant_mat(p->m->work, tt_compute(p), q->P, F, &c->up));
     tt_arena_mark mark = tt_arena_save(k->scratch);
-    TT_TRY(tt_dispatch_rows(mesh, k, k->scratch, r, round, "dispatch-tokens", x_TD, &received));
+    TT_TRY(tt_dispatch_rows(p->m->mesh, k, k->scratch, r, round, "dispatch-tokens", x_TD, &received));
     k->ops->gather_rows(k, received, q->pair_row, c->rows);
     TT_PHASE(k->profile, EXPERTS);
     TT_TRY(local_weights(p, l, r, 0, &gate));
     TT_TRY(local_weights(p, l, r, 1, &up));
     TT_TRY(k->ops->grouped_linear(k, c->rows, gate, G, q->expert_begin, c->gate));
     TT_TRY(k->ops->grouped_linear(k, c->rows, up, G, q->expert_begin, c->up));
-    if (!p->again) {
-        TT_TRY(local_weights(p, l, r, 2, &down));
-        TT_TRY(tt_grant_mat(k->scratch, tt_compute(p), q->P, F, &h));
-        TT_TRY(tt_grant_mat(k->scratch, tt_real(p), q->P, D, &by_pair));
-        TT_TRY(tt_grant_mat(k->scratch, tt_real(p), q->R, D, &by_row));
-        k->ops->swiglu(k, c->gate, c->up, h);
-        TT_TRY(k->ops->grouped_linear(k, h, down, G, q->expert_begin, by_pair));
-        TT_PHASE(k->profile, DISPATCH);
-        tt_mat written = by_row;
-        if (tt_fault(TT_FAULT_UNWRITTEN_ROW) && mesh->world_size > 1 && q->R > 0) written.rows--;
-        k->ops->sum_rows(k, by_pair, q->row_begin, q->row_pair, q->pair_gate.data, false, written);
-        TT_TRY(tt_combine_rows(mesh, k, k->scratch, r, round, "return-outputs", by_row, y_TD));
-    }
+    tt_arena_restore(k->scratch, mark);
+    return TT_OK;
+}
+
+static tt_status round_outputs(tt_pass *p, const tt_layer_params *l, const tt_routing *r, int round, const tt_expert_cache *c,
+                               tt_mat y_TD)
+{
+    const tt_mesh *mesh = p->m->mesh;
+    const tt_round *q = &r->rounds[round];
+    tt_kernel *k = p->m->kernel;
+    int64_t D = c->rows.cols, F = c->gate.cols, G = r->local_experts;
+    tt_mat *down;
+    tt_mat h, by_pair, by_row;
+    TT_PHASE(k->profile, EXPERTS);
+    tt_arena_mark mark = tt_arena_save(k->scratch);
+    TT_TRY(local_weights(p, l, r, 2, &down));
+    TT_TRY(tt_grant_mat(k->scratch, tt_compute(p), q->P, F, &h));
+    TT_TRY(tt_grant_mat(k->scratch, tt_real(p), q->P, D, &by_pair));
+    TT_TRY(tt_grant_mat(k->scratch, tt_real(p), q->R, D, &by_row));
+    k->ops->swiglu(k, c->gate, c->up, h);
+    TT_TRY(k->ops->grouped_linear(k, h, down, G, q->expert_begin, by_pair));
+    TT_PHASE(k->profile, DISPATCH);
+    tt_mat written = by_row;
+    if (tt_fault(TT_FAULT_UNWRITTEN_ROW) && mesh->world_size > 1 && q->R > 0) written.rows--;
+    k->ops->sum_rows(k, by_pair, q->row_begin, q->row_pair, q->pair_gate.data, false, written);
+    TT_TRY(tt_combine_rows(mesh, k, k->scratch, r, round, "return-outputs", by_row, y_TD));
     tt_arena_restore(k->scratch, mark);
     return TT_OK;
 }
@@ -254,13 +267,19 @@ static tt_status end_shared(tt_pass *p, const char *name, tt_mat part, tt_mat wh
 }
 
 tt_status tt_experts_forward(tt_pass *p, const tt_layer_params *l, const tt_routing *r, tt_mat x_TD, tt_mat y_TD,
-                             tt_expert_cache **out)
+                             tt_expert_cache *c)
 {
-    tt_mat part = {0};
-    TT_TRY(tt_arena_grant(p->m->work, r->num_rounds, sizeof **out, (void **)out));
-    if (!p->again) TT_TRY(begin_shared(p, y_TD, &part));
-    for (int q = 0; q < r->num_rounds; q++) TT_TRY(round_forward(p, l, r, q, x_TD, part, &(*out)[q]));
-    return p->again ? TT_OK : end_shared(p, "share-outputs", part, y_TD);
+    tt_mat part;
+    TT_TRY(begin_shared(p, y_TD, &part));
+    for (int q = 0; q < r->num_rounds; q++) {
+        tt_arena_mark mark = tt_arena_save(p->m->work);
+        TT_TRY(round_inputs(p, l, r, q, x_TD, c));
+        TT_TRY(round_outputs(p, l, r, q, c, part));
+        if (r->num_rounds == 1) break;
+        tt_arena_restore(p->m->work, mark);
+        *c = (tt_expert_cache){0};
+    }
+    return end_shared(p, "share-outputs", part, y_TD);
 }
 
 static tt_status round_backward(tt_pass *p, const tt_layer_params *l, const tt_routing *r, int round,
@@ -306,19 +325,35 @@ static tt_status round_backward(tt_pass *p, const tt_layer_params *l, const tt_r
     return TT_OK;
 }
 
-tt_status tt_experts_backward(tt_pass *p, const tt_layer_params *l, const tt_routing *r, const tt_expert_cache *c,
+/* Computed again where there is no cache. */
+static tt_status round_again(tt_pass *p, const tt_layer_params *l, const tt_routing *r, int round, tt_mat x_TD,
+                             tt_expert_cache *c)
+{
+    if (c->rows.data) return TT_OK;
+    TT_STAGE(p->m->kernel->profile, RECOMPUTE);
+    return round_inputs(p, l, r, round, x_TD, c);
+}
+
+tt_status tt_experts_backward(tt_pass *p, const tt_layer_params *l, const tt_routing *r, const tt_expert_cache *kept,
                               tt_mat x_TD, tt_mat dy_TD, tt_mat dx_TD)
 {
+    tt_arena *work = p->m->work;
     tt_mat dgates, part;
-    tt_arena_mark mark = tt_arena_save(p->m->work);
-    TT_TRY(tt_grant_mat(p->m->work, tt_real(p), r->T, r->K, &dgates));
+    tt_arena_mark mark = tt_arena_save(work);
+    TT_TRY(tt_grant_mat(work, tt_real(p), r->T, r->K, &dgates));
     p->m->kernel->ops->zero(p->m->kernel, dgates);
     TT_TRY(begin_shared(p, dx_TD, &part));
-    for (int q = 0; q < r->num_rounds; q++) TT_TRY(round_backward(p, l, r, q, &c[q], dy_TD, dgates, part));
+    for (int q = 0; q < r->num_rounds; q++) {
+        tt_arena_mark round = tt_arena_save(work);
+        tt_expert_cache c = *kept;
+        TT_TRY(round_again(p, l, r, q, x_TD, &c));
+        TT_TRY(round_backward(p, l, r, q, &c, dy_TD, dgates, part));
+        tt_arena_restore(work, round);
+    }
     /* The router's backward needs the gradients of all gates, and then runs alike on all replicas. */
     TT_TRY(tt_share_rows(p->m->mesh, p->m->kernel, "share-gates", dgates));
     TT_TRY(end_shared(p, "share-gradients", part, dx_TD));
     TT_TRY(router_back(p, l, r, x_TD, dgates, dx_TD));
-    tt_arena_restore(p->m->work, mark);
+    tt_arena_restore(work, mark);
     return TT_OK;
 }

@@ -6,12 +6,6 @@
 #define GRANT(arena, count, pointer)                                                                         \
     TT_TRY(tt_arena_grant((arena), (count), sizeof *(pointer), (void **)&(pointer)))
 
-/* What every rank of the ep group tells the others before the exchange. */
-typedef struct counts {
-    int64_t tokens;
-    int64_t rows; /* this rank's rows to the one destination that this record is for */
-} counts;
-
 /* --- planning ------------------------------------------------------------------------------------------------ */
 
 /* Sends before they are cut into rounds: rows by destination, tokens ascending. */
@@ -20,7 +14,14 @@ typedef struct sends {
     int32_t *token;  /* [rows] */
     int64_t *first;  /* [rows+1] choices of each row: choice[first[i]..first[i+1]) */
     int32_t *choice; /* [pairs] t*K + k, by ascending expert within a row */
+    int64_t *cut;    /* [ep, rounds+1] rows of round q to rank p: cut[p][q] to cut[p][q+1] */
+    int rounds;
 } sends;
+
+static int64_t *cuts_to(const sends *s, int to)
+{
+    return s->cut + (int64_t)to * (s->rounds + 1);
+}
 
 static int owner(const tt_mesh *mesh, const tt_routing *r, int32_t expert)
 {
@@ -72,36 +73,45 @@ static tt_status list_sends(const tt_mesh *mesh, const tt_routing *r, tt_arena *
     return TT_OK;
 }
 
-/* Rows per round from one source to one destination; the same on every rank since all know all counts. */
-static int64_t rows_per_round(const tt_mesh *mesh, const tt_routing *r, int64_t booked, const counts *all)
+/* As many rounds as the rank with most pairs needs to receive no more than are booked in each. pairs[from][to], which all know. */
+static int count_rounds(int ep, int64_t booked, const int64_t *pairs)
 {
-    int ep = mesh->ep_size;
-    int64_t tokens = 0;
-    for (int from = 0; from < ep; from++) tokens += all[from * ep].tokens;
-    /* Every token comes to every rank, or stays: nothing to balance, one round. */
-    if (mesh->dispatch != TT_DISPATCH_ALLTOALL) return tt_max_i64(1, tokens);
-    if (booked == 0) booked = 2 * tt_div_up(tokens * tt_min_i64(r->K, ep), ep);
-    return tt_max_i64(1, booked / ep);
+    int64_t total = 0, most = 0;
+    for (int to = 0; to < ep; to++) {
+        int64_t received = 0;
+        for (int from = 0; from < ep; from++) received += pairs[(int64_t)from * ep + to];
+        total += received;
+        most = tt_max_i64(most, received);
+    }
+    if (booked == 0) booked = 2 * tt_div_up(total, ep);
+    return (int)tt_max_i64(1, tt_div_up(most, tt_max_i64(1, booked)));
 }
 
-static int count_rounds(int ep, int64_t per_round, const counts *all)
+/* Each round takes an equal part of the pairs to each rank, and those rows whose first pair is among them. */
+static tt_status cut_sends(const tt_mesh *mesh, tt_arena *work, int rounds, sends *s)
 {
-    int64_t rounds = 1;
-    for (int i = 0; i < ep * ep; i++) rounds = tt_max_i64(rounds, tt_div_up(all[i].rows, per_round));
-    return (int)rounds;
+    s->rounds = rounds;
+    GRANT(work, (int64_t)mesh->ep_size * (rounds + 1), s->cut);
+    for (int to = 0; to < mesh->ep_size; to++) {
+        int64_t row = s->begin[to], end = s->begin[to + 1], first = s->first[row], pairs = s->first[end] - first;
+        for (int q = 0; q < rounds; q++) {
+            cuts_to(s, to)[q] = row;
+            while (row < end && s->first[row] - first < tt_block_begin(pairs, rounds, q + 1)) row++;
+        }
+        cuts_to(s, to)[rounds] = end; /* rows without pairs behind the last one too */
+    }
+    return TT_OK;
 }
 
-/* The sending half of round q: rows [q*per, (q+1)*per) of each destination. */
-static tt_status plan_sending(const tt_mesh *mesh, const tt_routing *r, tt_arena *keep, const sends *s, int64_t q,
-                              int64_t per, tt_round *round)
+/* The sending half of round q. */
+static tt_status plan_sending(const tt_mesh *mesh, const tt_routing *r, tt_arena *keep, const sends *s, int q, tt_round *round)
 {
     int ep = mesh->ep_size;
     GRANT(keep, ep, round->send_rows);
     GRANT(keep, ep, round->send_pairs);
     int64_t rows = 0, pairs = 0;
     for (int to = 0; to < ep; to++) {
-        int64_t lo = tt_min_i64(s->begin[to] + q * per, s->begin[to + 1]);
-        int64_t hi = tt_min_i64(lo + per, s->begin[to + 1]);
+        int64_t lo = cuts_to(s, to)[q], hi = cuts_to(s, to)[q + 1];
         rows += round->send_rows[to] = hi - lo;
         pairs += round->send_pairs[to] = s->first[hi] - s->first[lo];
     }
@@ -112,7 +122,7 @@ static tt_status plan_sending(const tt_mesh *mesh, const tt_routing *r, tt_arena
     GRANT(keep, pairs, round->sent_choice);
     rows = pairs = 0;
     for (int to = 0; to < ep; to++) {
-        int64_t lo = tt_min_i64(s->begin[to] + q * per, s->begin[to + 1]);
+        int64_t lo = cuts_to(s, to)[q];
         memcpy(round->sent_token + rows, s->token + lo, (size_t)round->send_rows[to] * sizeof *s->token);
         memcpy(round->sent_choice + pairs, s->choice + s->first[lo], (size_t)round->send_pairs[to] * sizeof *s->choice);
         rows += round->send_rows[to];
@@ -130,8 +140,8 @@ static tt_status plan_sending(const tt_mesh *mesh, const tt_routing *r, tt_arena
 
 /* Send per row how many pairs it has, and per pair its local expert; then the weights. */
 static tt_status exchange_pairs(const tt_mesh *mesh, tt_kernel *k, tt_arena *work, const tt_routing *r,
-                                const sends *s, int64_t q, int64_t per, tt_round *round, int32_t **row_pairs,
-                                int32_t **pair_expert, tt_mat *arrived_gate)
+                                const sends *s, int q, tt_round *round, int32_t **row_pairs, int32_t **pair_expert,
+                                tt_mat *arrived_gate)
 {
     int ep = mesh->ep_size;
     size_t real = tt_dtype_size(r->gates.dtype);
@@ -143,7 +153,7 @@ static tt_status exchange_pairs(const tt_mesh *mesh, tt_kernel *k, tt_arena *wor
     GRANT(work, round->sent + sent_pairs, out);
     GRANT(work, round->R + round->P, in);
     for (int to = 0; to < ep; to++) {
-        int64_t lo = tt_min_i64(s->begin[to] + q * per, s->begin[to + 1]), rows = round->send_rows[to], base;
+        int64_t lo = cuts_to(s, to)[q], rows = round->send_rows[to], base;
         tt_mesh_experts(r->E, ep, to, &base, &(int64_t){0});
         for (int64_t i = lo; i < lo + rows; i++) out[at++] = (int32_t)(s->first[i + 1] - s->first[i]);
         for (int64_t c = s->first[lo]; c < s->first[lo + rows]; c++)
@@ -217,15 +227,15 @@ static tt_status plan_pairs(tt_kernel *k, tt_arena *keep, tt_arena *work, const 
     return TT_OK;
 }
 
-static tt_status plan_round(const tt_mesh *mesh, tt_kernel *k, tt_arena *keep, const tt_routing *r, const sends *s,
-                            int64_t q, int64_t per, tt_round *round)
+static tt_status plan_round(const tt_mesh *mesh, tt_kernel *k, tt_arena *keep, const tt_routing *r, const sends *s, int q,
+                            tt_round *round)
 {
     int ep = mesh->ep_size;
     tt_arena_mark mark = tt_arena_save(k->scratch);
     int32_t *row_pairs, *pair_expert;
     tt_mat arrived_gate;
     int64_t *mine, *theirs; /* rows and pairs per peer */
-    TT_TRY(plan_sending(mesh, r, keep, s, q, per, round));
+    TT_TRY(plan_sending(mesh, r, keep, s, q, round));
     GRANT(keep, ep, round->recv_rows);
     GRANT(keep, ep, round->recv_pairs);
     GRANT(k->scratch, 2 * ep, mine);
@@ -239,7 +249,7 @@ static tt_status plan_round(const tt_mesh *mesh, tt_kernel *k, tt_arena *keep, c
     }
     TT_CHECK(round->R <= INT32_MAX && round->P <= INT32_MAX, TT_ECONFIG,
              "an exchange brings %lld rows to this rank; lower per_device_train_batch_size", (long long)round->R);
-    TT_TRY(exchange_pairs(mesh, k, k->scratch, r, s, q, per, round, &row_pairs, &pair_expert, &arrived_gate));
+    TT_TRY(exchange_pairs(mesh, k, k->scratch, r, s, q, round, &row_pairs, &pair_expert, &arrived_gate));
     TT_TRY(plan_pairs(k, keep, k->scratch, r, round, row_pairs, pair_expert, arrived_gate));
     tt_arena_restore(k->scratch, mark);
     return TT_OK;
@@ -251,7 +261,7 @@ tt_status tt_dispatch_plan(const tt_mesh *mesh, tt_kernel *k, tt_arena *keep, in
     int ep = mesh->ep_size;
     tt_arena_mark mark = tt_arena_save(k->scratch);
     sends s;
-    counts *all;
+    int64_t *pairs;
     int64_t begin, end;
     TT_CHECK(r->T <= INT32_MAX / tt_max_i64(r->K, 1), TT_ECONFIG,
              "a micro-step of %lld tokens with %lld experts each is too large; lower per_device_train_batch_size",
@@ -262,24 +272,24 @@ tt_status tt_dispatch_plan(const tt_mesh *mesh, tt_kernel *k, tt_arena *keep, in
     r->begin = slices ? r->T * mesh->tp_rank / mesh->tp_size : 0;
     r->end = slices ? r->T * (mesh->tp_rank + 1) / mesh->tp_size : r->T;
     TT_TRY(list_sends(mesh, r, k->scratch, &s));
-    GRANT(k->scratch, (int64_t)ep * ep, all);
-    counts *mine = all + (int64_t)mesh->ep_rank * ep;
-    for (int to = 0; to < ep; to++) mine[to] = (counts){r->end - r->begin, s.begin[to + 1] - s.begin[to]};
-    TT_TRY(tt_allgather(mesh->ep, "dispatch-rounds", mine, all, (size_t)ep * sizeof *all));
-    int64_t per = rows_per_round(mesh, r, booked, all);
-    r->num_rounds = count_rounds(ep, per, all);
+    GRANT(k->scratch, (int64_t)ep * ep, pairs);
+    int64_t *mine = pairs + (int64_t)mesh->ep_rank * ep;
+    for (int to = 0; to < ep; to++) mine[to] = s.first[s.begin[to + 1]] - s.first[s.begin[to]];
+    TT_TRY(tt_allgather(mesh->ep, "dispatch-rounds", mine, pairs, (size_t)ep * sizeof *pairs));
+    r->num_rounds = count_rounds(ep, booked, pairs);
+    TT_TRY(cut_sends(mesh, k->scratch, r->num_rounds, &s));
     GRANT(keep, r->num_rounds, r->rounds);
-    for (int q = 0; q < r->num_rounds; q++) TT_TRY(plan_round(mesh, k, keep, r, &s, q, per, &r->rounds[q]));
+    for (int q = 0; q < r->num_rounds; q++) TT_TRY(plan_round(mesh, k, keep, r, &s, q, &r->rounds[q]));
     tt_arena_restore(k->scratch, mark);
     return TT_OK;
 }
 
 /* --- moving -------------------------------------------------------------------------------------------------- */
 
-/* The rows of this round are the tokens themselves, in order: nobody sends anything. */
-static bool stays(const tt_mesh *mesh, const tt_routing *r, const tt_round *q)
+/* The rows are the tokens themselves, in order: nobody sends anything. */
+static bool stays(const tt_mesh *mesh, const tt_routing *r)
 {
-    return (mesh->ep_size == 1 || mesh->dispatch == TT_DISPATCH_ALLREDUCE) && q->R == r->end - r->begin;
+    return (mesh->ep_size == 1 || mesh->dispatch == TT_DISPATCH_ALLREDUCE) && r->num_rounds == 1;
 }
 
 static tt_status exchange_rows(const tt_mesh *mesh, tt_kernel *k, const char *name, const int64_t *send_rows,
@@ -303,7 +313,7 @@ tt_status tt_dispatch_rows(const tt_mesh *mesh, tt_kernel *k, tt_arena *work, co
 {
     TT_PHASE(k->profile, DISPATCH);
     const tt_round *q = &r->rounds[round];
-    if (stays(mesh, r, q)) {
+    if (stays(mesh, r)) {
         *out_RD = tt_mat_rows(x_TD, r->begin, r->end);
         return TT_OK;
     }
@@ -324,7 +334,7 @@ tt_status tt_combine_rows(const tt_mesh *mesh, tt_kernel *k, tt_arena *work, con
 {
     TT_PHASE(k->profile, DISPATCH);
     const tt_round *q = &r->rounds[round];
-    if (stays(mesh, r, q)) {
+    if (stays(mesh, r)) {
         k->ops->add(k, y_RD, tt_mat_rows(out_TD, r->begin, r->end));
         return TT_OK;
     }

@@ -25,10 +25,10 @@
  * floor(T (r + 1) / tp), and results are all-gathered in the group: every token is dispatched once, so gradients of experts
  * need no factor, and all replicas hold the same bits (tt_share_rows).
  *
- * Rounds. An exchange is cut so that a rank holds at most `booked` received rows at a time: each source sends each
- * destination at most booked / ep rows per round. The number of rounds follows from counts that all ranks of the group
- * know. Every rank takes part in every round, with zero rows if need be. Rows are compact; nothing reads memory that was
- * not written.
+ * Rounds. An exchange is cut so that a rank receives at most `booked` pairs at a time, or a row more from each source: as many
+ * rounds as the rank with most pairs needs, and an equal part of what a source has for a rank in each. The number of rounds
+ * follows from counts that all ranks of the group know. Every rank takes part in every round, with zero rows if need be. Rows
+ * are compact; nothing reads memory that was not written.
  *
  * Costs. Bytes that one layer sends in one micro-step, summed over the ranks of an ep group, what stays on a rank not
  * counted. With s and r the sizes of a dispatched row's element (compute) and of a real one, D the width, Q the rounds,
@@ -36,7 +36,7 @@
  *     rows    alltoall: (token, other rank that owns one of its experts); allgather: tokens (ep - 1); allreduce: 0
  *     pairs   (token, chosen expert of another rank); allreduce: 0
  * an operation named
- *     dispatch-rounds, dispatch-counts       16 ep^2 (ep - 1),  16 ep (ep - 1) Q
+ *     dispatch-rounds, dispatch-counts       8 ep^2 (ep - 1),  16 ep (ep - 1) Q
  *     dispatch-experts, dispatch-weights     4 (rows + pairs),  r pairs
  *     dispatch-tokens, return-outputs        s D rows,  r D rows
  *     dispatch-gradients, return-gradients   s D rows,  r D rows
@@ -46,7 +46,7 @@
  *     alltoall, allgather                    r n T (tp - 1)
  *     allreduce                              r 2 ep (ep - 1) ceil(n T / ep)
  * Forward is the plan, tokens there, outputs back and shared; backward is tokens once more when the block is computed
- * again, gradients there and back, weights back, gates and gradients shared. One copy per chosen expert would be rows =
+ * again or has more than one round, gradients there and back, weights back, gates and gradients shared. One copy per chosen expert would be rows =
  * pairs: bench/bench_dispatch.c compares.
  */
 #ifndef TT_MOE_DISPATCH_H
@@ -87,7 +87,7 @@ typedef struct tt_routing {
 } tt_routing;
 
 /* tt_dispatch_plan - from ids and gates (set, with T, K, E, by the caller) to rounds. Memory from `keep`, for the life
- * of the handle. booked: received rows per round and rank that the caller is ready for; 0 = twice the balanced share.
+ * of the handle. booked: received pairs per round and rank that the caller is ready for; 0 = twice the balanced share.
  * Collective over the mesh's ep group. Reads ids on the host: the one place where a device would have to wait. */
 tt_status tt_dispatch_plan(const tt_mesh *mesh, tt_kernel *k, tt_arena *keep, int64_t booked, tt_routing *r);
 

@@ -108,7 +108,7 @@ static int64_t bytes_of(elements e, const tt_memory_shape *s)
 typedef struct exchange {
     int64_t slice;     /* tokens that the rank sends out; ranks of a shared batch part it */
     int64_t sent, received; /* rows, those that stay included */
-    int64_t pairs;     /* received */
+    int64_t pairs;     /* received in a round */
     bool moves;        /* rows are copied to be sent */
     bool shares;       /* replicas put their parts of a result together */
 } exchange;
@@ -119,13 +119,10 @@ static exchange exchange_of(const tt_model_config *c, const tt_memory_shape *s)
     bool in_place = s->mesh.dispatch == TT_DISPATCH_ALLREDUCE, everywhere = s->mesh.dispatch == TT_DISPATCH_ALLGATHER;
     int64_t slice = in_place ? T : tt_div_up(T, tp), group = in_place ? T : slice * ep; /* tokens of all */
     int64_t rows = in_place ? T : slice * (everywhere ? ep : tt_min_i64(K, ep));
-    exchange x = {.slice = slice, .sent = rows, .received = rows, .pairs = tt_div_up(group * K, ep)};
+    exchange x = {.slice = slice, .sent = rows, .received = tt_min_i64(2 * rows, group)};
+    x.pairs = tt_min_i64(2 * tt_div_up(group * K, ep) + (ep > 1 ? ep * K : 0), group * K); /* each source rounds up to a row */
     x.moves = ep > 1 && !in_place;
     x.shares = in_place ? ep > 1 : tp > 1;
-    if (s->uneven) {
-        x.received = tt_min_i64(2 * x.received, group);
-        x.pairs = tt_min_i64(2 * x.pairs, group * K);
-    }
     return x;
 }
 

@@ -1,12 +1,13 @@
 /* memory.h - peak bytes of one rank by term, from the table and the mesh alone, before anything is allocated.
  *
  * The terms that live for the whole run are exact. Those of a micro-step follow the grants of src/model term by term, for
- * T tokens on the rank and balanced routing: each rank then receives min(K, ep) rows and K pairs for each token that it
- * sends out (alltoall). `uneven` counts twice as many, which is also what an exchange is bounded by (moe/dispatch.h).
+ * T tokens on the rank and whatever routing: a round of the exchange brings a rank at most twice the K pairs that balanced
+ * routing brings it for each token that it sends out (moe/dispatch.h), and no more than one round is at hand at a time.
  * Of what the ranks of a host share each counts an equal part, so that the sum over ranks is what the host needs.
  *
  * Left out, and what the margin of tt_memory_keep is for: the program itself and the data set, blocks of operands that the
- * kernels' threads copy (a few MiB each), messages under way, and the rounding up of buffers.
+ * kernels' threads copy (a few MiB each), messages under way, the rounding up of buffers, and the lists of an exchange of more
+ * rounds (16 bytes a pair).
  */
 #ifndef TT_TRAIN_MEMORY_H
 #define TT_TRAIN_MEMORY_H
@@ -19,10 +20,9 @@ typedef struct tt_memory_shape {
     int world_size;
     tt_precision precision;
     bool train, moments, recompute;
-    int64_t kept_layers; /* with recompute (model/model.h) */
+    int64_t kept_layers; /* with recompute; TT_KEPT_LAYERS unless the planner says else */
     bool shared;         /* all ranks are on one host and share memory: tt_shards_are_shared */
     bool copy, copy_moments; /* for checkpoints that are written beside training */
-    bool uneven;         /* with ep_size > 1: the rank receives twice its share */
     int64_t tokens;      /* of one micro-step on the rank */
     int64_t targets;     /* of them supervised, at most tokens */
     int64_t loss_chunk;

@@ -70,7 +70,9 @@ static tt_status choose(int64_t limit, const tt_model_config *config, const tt_m
 {
     tt_model_table table;
     TT_TRY(tt_model_table_build(config, &table));
-    tt_status status = tt_memory_keep(config, &table, s, c->ranks, limit, &c->kept_layers, &c->plan);
+    c->kept_layers = s->recompute ? tt_min_i64(s->kept_layers, config->num_layers) : config->num_layers;
+    tt_status status = limit > 0 ? tt_memory_keep(config, &table, s, c->ranks, limit, &c->kept_layers, &c->plan)
+                                 : tt_memory_plan(config, &table, s, &c->plan);
     tt_model_table_free(&table);
     TT_TRY(status);
     c->bytes = tt_memory_with_margin(&c->plan, c->ranks);

@@ -46,7 +46,6 @@ typedef struct job {
     tt_statistics statistics;
     tt_checkpoints checkpoints;
     tt_profiler profiler;
-    int64_t most_tokens;   /* of this rank's micro-steps so far, -1 before the first */
     tt_sft_report *report;
     int64_t shared_before; /* resident bytes of memory that processes share, before the model was opened */
 } job;
@@ -170,7 +169,7 @@ static tt_status prepare(job *j)
     TT_TRY(tt_schedule_init(&j->schedule, c->lr_scheduler_type, c->lr_scheduler_kwargs, c->learning_rate, j->steps.total,
                             warmup));
     j->last_step = j->report->total = j->steps.total;
-    j->order_epoch = j->most_tokens = -1;
+    j->order_epoch = -1;
     j->order = malloc((size_t)j->steps.rows * sizeof *j->order);
     j->positions = malloc((size_t)j->steps.batch * sizeof *j->positions);
     j->num_micros = tt_min_i64(j->steps.accumulation, j->steps.micro_batches);
@@ -191,6 +190,7 @@ static tt_memory_shape memory_shape(const job *j, int64_t tokens, int64_t target
         .train = true,
         .moments = c->optim != TT_OPTIMIZER_SGD,
         .recompute = c->gradient_checkpointing,
+        .kept_layers = TT_KEPT_LAYERS,
         .tokens = tokens,
         .targets = targets,
         .loss_chunk = TT_LOSS_CHUNK,
@@ -203,12 +203,10 @@ static tt_memory_shape memory_shape(const job *j, int64_t tokens, int64_t target
 static tt_status choose_memory(job *j)
 {
     const tt_config *c = j->config;
-    int64_t tokens = 0, targets = 0;
-    if (c->max_memory == TT_CONFIG_UNSET) return TT_OK;
+    int64_t tokens = 0, targets = 0, limit = c->max_memory == TT_CONFIG_UNSET ? 0 : c->max_memory;
     TT_TRY(tt_agree(tt_comm_world(j->comm), "prepare", tt_planner_largest(j->data.rows, j->steps.batch, &tokens, &targets)));
     tt_memory_shape shape = memory_shape(j, tokens, targets);
-    shape.uneven = true;
-    return tt_planner_choose(j->comm, c->max_memory, &j->model, &shape, &j->report->choice);
+    return tt_planner_choose(j->comm, limit, &j->model, &shape, &j->report->choice);
 }
 
 /* Every rank has prepared the data for itself: the same on every host? */
@@ -337,7 +335,7 @@ static tt_status open_model(job *j)
     };
     TT_TRY(tt_engine_open(j->comm, &o, &j->engine));
     j->engine.model.recompute = c->gradient_checkpointing;
-    if (c->max_memory != TT_CONFIG_UNSET) j->engine.model.kept_layers = j->report->choice.kept_layers;
+    j->engine.model.kept_layers = j->report->choice.kept_layers;
     return tt_statistics_begin(&j->statistics, &j->engine.model);
 }
 
@@ -442,21 +440,6 @@ static void tell(job *j, int64_t done, const tt_step_options *o, const tt_step_r
     j->hooks->progress(j->hooks->user, &p);
 }
 
-/* Terms for the largest micro-step so far: what the plan predicts is compared with what was measured at the end. Walks the
- * table and allocates, so only where a micro-step is larger than all before it. */
-static tt_status plan_memory(job *j, const tt_batch *b)
-{
-    if (b->T <= j->most_tokens) return TT_OK;
-    j->most_tokens = b->T;
-    tt_memory plan;
-    tt_memory_shape shape = memory_shape(j, b->T, b->num_targets);
-    shape.kept_layers = j->engine.model.kept_layers;
-    shape.shared = tt_shards_are_shared(j->engine.shards);
-    TT_TRY(tt_memory_plan(&j->engine.config, &j->engine.table, &shape, &plan));
-    j->report->planned = plan;
-    return TT_OK;
-}
-
 static tt_status record(job *j, int64_t done, double rate, double norm)
 {
     json_t *extra = json_object();
@@ -474,7 +457,6 @@ static tt_status fill_step(job *j, const tt_step_span *span, int64_t *samples)
     TT_TRY(set_epoch(j, span->epoch));
     for (int64_t i = 0; i < span->count; i++) {
         TT_TRY(fill_micro(j, span->first + i, &j->micros[i]));
-        TT_TRY(plan_memory(j, &j->micros[i]));
         if (j->engine.mesh->tp_rank == 0) *samples += j->micros[i].docs.num; /* ranks that share a batch count once */
     }
     return TT_OK;
@@ -595,11 +577,13 @@ static void announce(const job *j)
     tt_info("data: %lld rows, %lld tokens, %lld of them trained; %lld steps", (long long)d->rows_kept,
             (long long)d->tokens, (long long)d->targets, (long long)j->steps.total);
     const tt_memory_choice *choice = &j->report->choice;
-    if (choice->ranks > 0)
-        tt_info("memory: %lld of %lld layers keep their activations; %.1f MiB planned for the %d rank%s of a host, 5 %% of it in "
-                "reserve, of %.1f MiB (max_memory)",
-                (long long)choice->kept_layers, (long long)j->engine.config.num_layers, (double)choice->bytes / 1048576, choice->ranks,
-                choice->ranks > 1 ? "s" : "", (double)j->config->max_memory / 1048576);
+    char limit[80] = "";
+    if (j->config->max_memory != TT_CONFIG_UNSET)
+        snprintf(limit, sizeof limit, ", of %.1f MiB (max_memory)", (double)j->config->max_memory / 1048576);
+    tt_info("memory: %lld of %lld layers keep their activations; at most %.1f MiB planned for the %d rank%s of a host, 5 %% of it in "
+            "reserve%s",
+            (long long)choice->kept_layers, (long long)j->engine.config.num_layers, (double)choice->bytes / 1048576, choice->ranks,
+            choice->ranks > 1 ? "s" : "", limit);
     if (j->resumed.path)
         tt_info("resumed: '%s', step %lld of %lld, epoch %.2f", j->resumed.path, (long long)j->first_step, (long long)j->steps.total,
                 tt_steps_epoch(&j->steps, j->first_step));

@@ -33,8 +33,7 @@ typedef struct tt_sft_report {
     int stopped;                /* what the stop hook answered, the largest of all ranks; 0: the run is complete */
     int64_t tokens;             /* of this process, as seconds are */
     double seconds, train_loss; /* mean of all steps' losses */
-    tt_memory_choice choice;    /* with max_memory; otherwise of 0 ranks */
-    tt_memory planned;          /* for the largest micro-step of this rank */
+    tt_memory_choice choice;    /* what was planned, for the largest micro-step there could be; 0 ranks: stopped before */
     int64_t measured;           /* peak resident bytes of this process; of memory that ranks share only its own part */
     int64_t resident_before;    /* resident bytes before the model was opened */
     int64_t resumed;            /* step that the run went on from; 0: it began anew */

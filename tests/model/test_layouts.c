@@ -83,7 +83,7 @@ static tt_status all_plans(tt_engine *engine, void *arg)
         engine->model.recompute = turn % 3 != 0;
         engine->model.kept_layers = turn % 2;
         engine->model.loss_chunk = (const int64_t[]){256, 7, 1, 2}[turn % 4];
-        engine->model.booked_rows = (const int64_t[]){0, 3, 1, 0, 16}[turn % 5];
+        engine->model.booked_pairs = (const int64_t[]){0, 3, 1, 0, 16}[turn % 5];
         tt_status status = trial_gradients(engine, &j->e->shape, &j->e->batches[i], false,
                                            balance_of(&j->e->shape, i), NULL, &j->got[i]);
         if (status != TT_OK) return tt_error_context(status, "%s", trial_plans[i].name);

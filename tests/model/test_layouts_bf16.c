@@ -73,7 +73,7 @@ static tt_status all_plans(tt_engine *engine, void *arg)
         if (!j->one) {
             engine->model.recompute = recomputes(turn);
             engine->model.loss_chunk = (const int64_t[]){256, 7, 1, 2}[turn % 4];
-            engine->model.booked_rows = (const int64_t[]){0, 3, 1, 0, 16}[turn % 5];
+            engine->model.booked_pairs = (const int64_t[]){0, 3, 1, 0, 16}[turn % 5];
         }
         tt_status status = trial_gradients(engine, &j->e->shape, &j->e->batches[i], j->one && balance == 0, balance,
                                            &j->e->exact[i].choices, &j->got[i]);

@@ -360,7 +360,7 @@ static tt_status every_way(fixture *f, void *arg)
     for (int i = 0; i < NUM_WAYS && status == TT_OK; i++) {
         if (skipped(e, i)) continue;
         run.row_micros = ways[i].rows;
-        f->engine.model.booked_rows = ways[i].booked;
+        f->engine.model.booked_pairs = ways[i].booked;
         f->engine.model.recompute = (e->turn + i) % 2;
         status = go(f, e->s, &e->got[i]);
         if (status != TT_OK) tt_error_context(status, "%s", ways[i].name);

@@ -33,8 +33,8 @@ typedef struct job {
 
 /* --- the formulas ---------------------------------------------------------------------------------------------- */
 
-/* Rows and pairs that this rank sends to each rank of its ep group; `own` counts what goes to others. */
-static void count_sends(const tt_engine *e, const tt_batch *b, const int32_t *ids, int64_t rows[MAX_EP], sums *own)
+/* Pairs that this rank sends to each rank of its ep group; `own` counts what goes to others. */
+static void count_sends(const tt_engine *e, const tt_batch *b, const int32_t *ids, int64_t pairs[MAX_EP], sums *own)
 {
     const tt_mesh *mesh = e->mesh;
     int64_t K = e->config.experts_per_token, E = e->config.num_experts;
@@ -43,12 +43,12 @@ static void count_sends(const tt_engine *e, const tt_batch *b, const int32_t *id
     int64_t end = reduce ? b->T : b->T * (mesh->tp_rank + 1) / mesh->tp_size;
     *own = (sums){0};
     for (int to = 0; to < mesh->ep_size; to++) {
-        rows[to] = 0;
+        pairs[to] = 0;
         for (int64_t t = begin; t < end && !(reduce && to != mesh->ep_rank); t++) {
             int64_t n = 0;
             for (int64_t i = 0; i < K; i++) n += tt_mesh_expert_owner(E, mesh->ep_size, ids[t * K + i]) == to;
             bool goes = n > 0 || mesh->dispatch != TT_DISPATCH_ALLTOALL;
-            rows[to] += goes;
+            pairs[to] += n;
             if (to == mesh->ep_rank) continue;
             own->rows += goes;
             own->pairs += n;
@@ -56,16 +56,14 @@ static void count_sends(const tt_engine *e, const tt_batch *b, const int32_t *id
     }
 }
 
-/* Rounds of the group: as many as the longest list of rows from one rank to another takes. */
-static tt_status count_rounds(const tt_engine *e, int64_t tokens, const int64_t rows[MAX_EP], int64_t *rounds)
+/* Rounds of the group: as many as the rank with most pairs takes. */
+static tt_status count_rounds(const tt_engine *e, int64_t pairs[MAX_EP], int64_t *rounds)
 {
-    int64_t ep = e->mesh->ep_size, total = tokens, longest = 0, booked = e->model.booked_rows;
-    for (int to = 0; to < ep; to++) longest = tt_max_i64(longest, rows[to]);
-    TT_TRY(tt_allreduce_i64(e->mesh->ep, "test-tokens", &total, 1));
-    TT_TRY(tt_allreduce_max_i64(e->mesh->ep, "test-rows", &longest, 1));
-    if (booked == 0) booked = 2 * tt_div_up(total * tt_min_i64(e->config.experts_per_token, ep), ep);
-    bool cut = e->mesh->dispatch == TT_DISPATCH_ALLTOALL;
-    *rounds = cut ? tt_max_i64(1, tt_div_up(longest, tt_max_i64(1, booked / ep))) : 1;
+    int64_t ep = e->mesh->ep_size, total = 0, most = 0, booked = e->model.booked_pairs;
+    TT_TRY(tt_allreduce_i64(e->mesh->ep, "test-pairs", pairs, ep));
+    for (int to = 0; to < ep; to++) total += pairs[to], most = tt_max_i64(most, pairs[to]);
+    if (booked == 0) booked = 2 * tt_div_up(total, ep);
+    *rounds = tt_max_i64(1, tt_div_up(most, tt_max_i64(1, booked)));
     return TT_OK;
 }
 
@@ -81,16 +79,15 @@ static tt_status expect_layer(const tt_engine *e, const tt_batch *b, const int32
                               int64_t bytes[2], int64_t *rounds)
 {
     const tt_mesh *mesh = e->mesh;
-    int64_t D = e->config.hidden_size, K = e->config.experts_per_token, ep = mesh->ep_size, real = 4, rows[MAX_EP];
+    int64_t D = e->config.hidden_size, K = e->config.experts_per_token, ep = mesh->ep_size, real = 4, pairs[MAX_EP];
     int64_t compute = (int64_t)tt_dtype_size(tt_shards_precision(e->shards).compute);
     sums own;
-    count_sends(e, b, ids, rows, &own);
-    int64_t slice = b->T * (mesh->tp_rank + 1) / mesh->tp_size - b->T * mesh->tp_rank / mesh->tp_size;
-    TT_TRY(count_rounds(e, slice, rows, rounds));
+    count_sends(e, b, ids, pairs, &own);
+    TT_TRY(count_rounds(e, pairs, rounds));
     int64_t there = compute * D * own.rows, back = real * D * own.rows;
-    bytes[0] = 16 * ep * (ep - 1) + 16 * (ep - 1) * *rounds + 4 * (own.rows + own.pairs) + real * own.pairs + there + back +
+    bytes[0] = 8 * ep * (ep - 1) + 16 * (ep - 1) * *rounds + 4 * (own.rows + own.pairs) + real * own.pairs + there + back +
                shared_bytes(mesh, b->T, D);
-    bytes[1] = (again ? there : 0) + there + back + real * own.pairs + shared_bytes(mesh, b->T, D) +
+    bytes[1] = (again || *rounds > 1 ? there : 0) + there + back + real * own.pairs + shared_bytes(mesh, b->T, D) +
                shared_bytes(mesh, b->T, K);
     return TT_OK;
 }
@@ -162,6 +159,7 @@ static const entry entries[] = {
     {4, 1, 2, TT_DISPATCH_ALLTOALL, 0, false, false},  {4, 2, 2, TT_DISPATCH_ALLTOALL, 0, true, true},
     {4, 2, 4, TT_DISPATCH_ALLTOALL, 2, false, false},  {4, 2, 4, TT_DISPATCH_ALLGATHER, 0, false, false},
     {4, 2, 2, TT_DISPATCH_ALLREDUCE, 0, false, false}, {4, 4, 2, TT_DISPATCH_ALLGATHER, 0, false, false},
+    {4, 4, 4, TT_DISPATCH_ALLREDUCE, 5, false, true},  {4, 2, 4, TT_DISPATCH_ALLGATHER, 4, true, false},
 };
 
 /* All are whole numbers: equality. */

@@ -123,7 +123,7 @@ static tt_status check_round(const rig *g, const tt_round *q, int64_t bound)
     int64_t rows = 0, pairs = 0;
     for (int p = 0; p < g->mesh->ep_size; p++) rows += q->recv_rows[p], pairs += q->recv_pairs[p];
     TT_CHECK(rows == q->R && pairs == q->P, TT_EVERDICT, "counts of sources and totals differ");
-    TT_CHECK(q->R <= bound, TT_EVERDICT, "%lld rows received, booked %lld", (long long)q->R, (long long)bound);
+    TT_CHECK(q->P <= bound, TT_EVERDICT, "%lld pairs received, at most %lld were booked", (long long)q->P, (long long)bound);
     TT_CHECK(q->expert_begin[0] == 0 && q->expert_begin[g->r.local_experts] == q->P, TT_EVERDICT,
              "experts do not cover pairs");
     for (int64_t e = 0; e < g->r.local_experts; e++)
@@ -144,13 +144,24 @@ static tt_status check_round(const rig *g, const tt_round *q, int64_t bound)
     return TT_OK;
 }
 
+/* As many rounds as it takes to give the rank with most pairs no more than are booked; with 0 twice the balanced share. */
+static tt_status check_rounds(const rig *g, int64_t *bound)
+{
+    int64_t ep = g->mesh->ep_size, pairs[8] = {0}, most = 0, all = 0, booked = g->j->booked;
+    for (int64_t i = 0; i < g->r.T * g->j->K; i++) pairs[tt_mesh_expert_owner(g->j->E, (int)ep, g->ids[i])]++;
+    TT_TRY(tt_allreduce_i64(g->mesh->ep, "test-pairs", pairs, ep));
+    for (int p = 0; p < ep; p++) all += pairs[p], most = tt_max_i64(most, pairs[p]);
+    if (booked == 0) booked = tt_max_i64(1, 2 * tt_div_up(all, ep));
+    int64_t rounds = tt_max_i64(1, tt_div_up(most, booked));
+    TT_CHECK(g->r.num_rounds == rounds, TT_EVERDICT, "%d rounds, %lld are enough", g->r.num_rounds, (long long)rounds);
+    *bound = booked + ep * g->j->K; /* each source's part is rounded up, and its last row may have K pairs */
+    return TT_OK;
+}
+
 static tt_status check_plan(const rig *g)
 {
-    /* With booked = 0 the bound is twice the balanced share. */
-    int64_t ep = g->mesh->ep_size, all[2] = {g->r.T, 0}, bound = g->j->booked;
-    TT_TRY(tt_allreduce_i64(g->mesh->ep, "test-tokens", all, 1));
-    if (bound == 0) bound = 2 * tt_div_up(all[0] * tt_min_i64(g->j->K, ep), ep);
-    bound = tt_max_i64(bound, ep); /* one row from each source at least */
+    int64_t bound = 0;
+    TT_TRY(check_rounds(g, &bound));
     int64_t sent = 0, rows = 0;
     for (int64_t t = 0; t < g->r.T; t++) rows += destinations(g, t);
     for (int q = 0; q < g->r.num_rounds; q++) {

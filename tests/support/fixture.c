@@ -43,7 +43,7 @@ static tt_status open_engine(fixture *f)
     }
     f->engine.model.recompute = r->recompute;
     f->engine.model.kept_layers = 0; /* all of them or none */
-    f->engine.model.booked_rows = r->booked;
+    f->engine.model.booked_pairs = r->booked;
     if (r->loss_chunk) f->engine.model.loss_chunk = r->loss_chunk;
     return TT_OK;
 }

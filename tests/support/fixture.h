@@ -18,7 +18,7 @@ typedef struct fixture_run {
     tt_dispatch_kind dispatch;
     bool recompute;
     int64_t loss_chunk;  /* 0: default */
-    int64_t booked;      /* received rows per exchange round, 0: default */
+    int64_t booked;      /* received pairs per exchange round, 0: default */
     bool row_micros;     /* each rank's rows one by one, as micro-steps of their own */
     const char *as_saved; /* other configuration file to use */
 } fixture_run;

@@ -255,7 +255,7 @@ static tt_status open_engine(tt_comm *comm, const trial_run *r, tt_engine *e)
     TT_TRY(status);
     if (!r->folder) edit(e, r->model->edit ? r->model->edit : trial_liven);
     e->model.recompute = !r->keep_all;
-    e->model.booked_rows = r->booked;
+    e->model.booked_pairs = r->booked;
     if (r->loss_chunk) e->model.loss_chunk = r->loss_chunk;
     return TT_OK;
 }
