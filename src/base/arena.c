@@ -9,6 +9,14 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+/* Under the address sanitizer what is not granted must not be touched. */
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(p, bytes)   ((void)(p), (void)(bytes))
+#define ASAN_UNPOISON_MEMORY_REGION(p, bytes) ((void)(p), (void)(bytes))
+#endif
+
 #define ALIGNMENT ((int64_t)64)
 #define HUGE_PAGE ((int64_t)2 << 20)
 #define SMALL     (4 * HUGE_PAGE) /* less than this is not worth huge pages */
@@ -99,6 +107,7 @@ tt_status tt_arena_create(const char *what, tt_arena **out)
 void tt_arena_destroy(tt_arena **a)
 {
     if (!*a) return;
+    ASAN_UNPOISON_MEMORY_REGION((*a)->base, (*a)->usable);
     munmap((*a)->base, (size_t)(*a)->reserved);
     free(*a);
     *a = NULL;
@@ -110,6 +119,7 @@ static tt_status make_usable(tt_arena *a, int64_t bytes)
     int64_t usable = tt_round_up(bytes, GROWTH);
     TT_CHECK(bytes <= a->reserved && mprotect(a->base, (size_t)usable, PROT_READ | PROT_WRITE) == 0, TT_ENOMEM,
              "%s: the system refuses %lld bytes; use more ranks or a smaller model", a->what, (long long)bytes);
+    ASAN_POISON_MEMORY_REGION(a->base + a->usable, usable - a->usable);
     a->usable = usable;
     return TT_OK;
 }
@@ -121,11 +131,12 @@ tt_status tt_arena_grant(tt_arena *a, int64_t count, size_t size, void **out)
     if (count < 0 || !tt_mul_i64(count, (int64_t)size, &bytes) || bytes > INT64_MAX / 2)
         return tt_error_set(TT_ENOMEM, "%s: %lld elements of %zu bytes are more than memory can address", a->what,
                             (long long)count, size);
-    bytes = tt_round_up(tt_max_i64(bytes, 1), ALIGNMENT);
-    if (bytes > a->usable - a->used) TT_TRY(make_usable(a, a->used + bytes));
+    int64_t taken = tt_round_up(tt_max_i64(bytes, 1), ALIGNMENT);
+    if (taken > a->usable - a->used) TT_TRY(make_usable(a, a->used + taken));
     *out = a->base + a->used;
-    a->used += bytes;
+    a->used += taken;
     a->peak = tt_max_i64(a->peak, a->used);
+    ASAN_UNPOISON_MEMORY_REGION(*out, bytes);
     fill(*out, bytes);
     return TT_OK;
 }
@@ -144,8 +155,11 @@ tt_arena_mark tt_arena_save(const tt_arena *a)
 
 void tt_arena_restore(tt_arena *a, tt_arena_mark mark)
 {
-    TT_ASSERT(mark.used <= a->used);
-    fill(a->base + mark.used, a->used - mark.used);
+    int64_t bytes = a->used - mark.used;
+    TT_ASSERT(bytes >= 0);
+    ASAN_UNPOISON_MEMORY_REGION(a->base + mark.used, bytes); /* between grants too */
+    fill(a->base + mark.used, bytes);
+    ASAN_POISON_MEMORY_REGION(a->base + mark.used, bytes);
     a->used = mark.used;
 }
 

@@ -5,7 +5,8 @@
  * An arena is one run of addresses, as many as the machine has memory, so grants lie end to end whatever was granted before,
  * and what it takes is what it has held at its fullest: addresses that were never granted have no memory behind them, and those
  * that were keep theirs for the next step. Grants are aligned to 64 bytes. In test builds (TT_DEBUG_MEMORY) memory is filled with
- * NaN bytes on grant and on release, so that a value nobody wrote, or one read after its time, shows up as NaN.
+ * NaN bytes on grant and on release, so that a value nobody wrote, or one read after its time, shows up as NaN; the address
+ * sanitizer reports every access beside what is granted.
  */
 #ifndef TT_BASE_ARENA_H
 #define TT_BASE_ARENA_H
