@@ -77,7 +77,7 @@ void tt_free(void *p)
     free(raw);
 }
 
-/* No arena outgrows the machine's memory. A limit on addresses (ulimit -v) is shared with all else. */
+/* No arena outgrows the machine's memory. A limit on addresses (ulimit -v) is shared with other arenas and all else. */
 static int64_t reservation(void)
 {
     struct rlimit limit;
@@ -117,7 +117,11 @@ void tt_arena_destroy(tt_arena **a)
 static tt_status make_usable(tt_arena *a, int64_t bytes)
 {
     int64_t usable = tt_round_up(bytes, GROWTH);
-    TT_CHECK(bytes <= a->reserved && mprotect(a->base, (size_t)usable, PROT_READ | PROT_WRITE) == 0, TT_ENOMEM,
+    TT_CHECK(bytes <= a->reserved, TT_ENOMEM,
+             "%s: %lld bytes are more than the %lld that the machine's memory, or a limit on addresses (ulimit -v), leaves for them; "
+             "lift the limit, or use more ranks or a smaller model",
+             a->what, (long long)bytes, (long long)a->reserved);
+    TT_CHECK(mprotect(a->base, (size_t)usable, PROT_READ | PROT_WRITE) == 0, TT_ENOMEM,
              "%s: the system refuses %lld bytes; use more ranks or a smaller model", a->what, (long long)bytes);
     ASAN_POISON_MEMORY_REGION(a->base + a->usable, usable - a->usable);
     a->usable = usable;

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static void errors_carry_context(void **state)
@@ -81,6 +82,31 @@ static void grants_lie_end_to_end_whatever_was_before(void **state)
     assert_null(a);
 }
 
+/* A sanitizer needs more addresses than a limit would leave. */
+static void limits_on_addresses_are_told_of(void **state)
+{
+    (void)state;
+#ifdef __SANITIZE_ADDRESS__
+    skip();
+#endif
+    tt_arena *a;
+    void *p;
+    struct rlimit old, limit;
+    assert_int_equal(getrlimit(RLIMIT_AS, &old), 0);
+    limit = old;
+    limit.rlim_cur = (rlim_t)8 << 30;
+    assert_int_equal(setrlimit(RLIMIT_AS, &limit), 0);
+    assert_ok(tt_arena_create("test", &a));
+    assert_ok(tt_arena_grant(a, 100 << 20, 1, &p));
+    assert_error(tt_arena_grant(a, 600 << 20, 1, &p), TT_ENOMEM, "limit on addresses (ulimit -v)");
+    tt_arena_destroy(&a);
+    limit.rlim_cur = 1 << 20;
+    assert_int_equal(setrlimit(RLIMIT_AS, &limit), 0);
+    assert_error(tt_arena_create("test", &a), TT_ENOMEM, "raise its limit (ulimit -v)");
+    assert_null(a);
+    assert_int_equal(setrlimit(RLIMIT_AS, &old), 0);
+}
+
 static int64_t resident_pages(void)
 {
     long long size, pages = 0;
@@ -126,7 +152,7 @@ static void arena_grants_restore_and_count(void **state)
     assert_ptr_equal(q, r);
     assert_int_equal(tt_arena_peak(a), 64 + (3 << 20));
     assert_error(tt_arena_grant(a, INT64_MAX / 2, 8, &p), TT_ENOMEM, "test");
-    assert_error(tt_arena_grant(a, (int64_t)1 << 50, 1, &p), TT_ENOMEM, "test: the system refuses ");
+    assert_error(tt_arena_grant(a, (int64_t)1 << 50, 1, &p), TT_ENOMEM, "are more than the ");
     assert_error(tt_alloc("weights", INT64_MAX / 2, 8, &p), TT_ENOMEM, "weights");
     tt_arena_destroy(&a);
 }
@@ -208,6 +234,7 @@ int main(void)
         cmocka_unit_test(errors_carry_context),  cmocka_unit_test(long_errors_stay_valid_text),
         cmocka_unit_test(blocks_tile_any_count), cmocka_unit_test(arena_grants_restore_and_count),
         cmocka_unit_test(grants_lie_end_to_end_whatever_was_before),
+        cmocka_unit_test(limits_on_addresses_are_told_of),
         cmocka_unit_test(what_is_not_granted_takes_no_memory),
         cmocka_unit_test(philox_known_answers),  cmocka_unit_test(normals_do_not_depend_on_the_cut),
         cmocka_unit_test(json_is_strict),        cmocka_unit_test(files_are_replaced_whole),
