@@ -54,6 +54,7 @@ typedef struct tt_recorder {
     _Atomic uint32_t sequence;
     _Atomic int64_t moved;   /* bytes of the transfer under way */
     _Atomic int64_t alive;   /* CLOCK_MONOTONIC, milliseconds: last sign of the rank's watchdog; 0: has none */
+    _Atomic bool left;       /* the watchdog has ended the process: what there was to report has been */
     tt_record now;
 } tt_recorder;
 

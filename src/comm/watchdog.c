@@ -94,6 +94,7 @@ static void say(const char *what, const char *text)
 
 static void leave(tt_watchdog *w, int status)
 {
+    atomic_store(&w->own->left, true);
     /* A crash ends as the crash that it is, for the sake of a core file. */
     if (atomic_load(&w->crash)) {
         atomic_store(&w->crash_told, true);
@@ -201,12 +202,16 @@ static double alive(const peer *p)
     return 1e-3 * (double)atomic_load(&p->mapped->alive);
 }
 
-/* Of the ranks of this host whose watchdogs run, the lowest. */
+/* Of the ranks of this host whose watchdogs run, the lowest. Only collectors see the links of others close: whether a rank that
+ * has just beaten still exists the system tells. One that its watchdog has ended has spoken for those above it. */
 static bool speaks_for_host(const tt_watchdog *w)
 {
     double now = tt_seconds(), patience = 3 * beat_seconds(w);
-    for (int r = 0; r < w->rank; r++)
-        if (w->peers[r].mapped && !w->peers[r].lost && now - alive(&w->peers[r]) < patience) return false;
+    for (int r = 0; r < w->rank; r++) {
+        const peer *p = &w->peers[r];
+        bool beats = p->mapped && !p->lost && now - alive(p) < patience;
+        if (beats && (state_of(p->report.record.pid) != TT_RANK_LOST || atomic_load(&p->mapped->left))) return false;
+    }
     return true;
 }
 

@@ -136,6 +136,11 @@ bool tt_wire_flush(tt_wire *w)
         ssize_t n = send(w->fd, w->out + w->kept_at, w->kept - w->kept_at, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
+        /* The other process is gone. Closing now would lose its last words, and the end that receive is to see. */
+        if (n < 0 && (errno == EPIPE || errno == ECONNRESET)) {
+            w->kept = w->kept_at = 0;
+            return true;
+        }
         if (n < 0) return false;
         w->kept_at += (size_t)n;
     }

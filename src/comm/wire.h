@@ -64,7 +64,8 @@ int tt_place_candidates(const tt_place *p, bool same_host, struct in6_addr out[T
 /* A connection, or -1 when nobody answers within `seconds`. Who answered shows in the first word. */
 int tt_wire_connect(const struct in6_addr *to, int port, double seconds);
 
-/* tt_wire_send - false: the connection has failed and is closed. */
+/* tt_wire_send - false: the link has failed. What is for a process that is gone is dropped, and true: tt_wire_receive
+ * tells what it said last, and then that it is gone. */
 bool tt_wire_send(tt_wire *w, const tt_word *word);
 /* Send what is kept. */
 bool tt_wire_flush(tt_wire *w);

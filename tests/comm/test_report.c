@@ -5,6 +5,7 @@
 #include "comm/report.h"
 #include "comm/wire.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -311,6 +312,51 @@ static void words_arrive_whole(void **state)
     free(a), free(b), free(word);
 }
 
+/* The ends of a TCP connection, as between two ranks of a host. */
+static void connect_pair(tt_wire **a, tt_wire **b)
+{
+    struct in6_addr to[TT_PLACE_ADDRESSES + 2];
+    tt_place here = {0};
+    int32_t port;
+    int listener = tt_wire_listen(&port), fd = -1;
+    assert_true(listener >= 0);
+    int n = tt_place_candidates(&here, true, to);
+    for (int i = 0; i < n && fd < 0; i++) fd = tt_wire_connect(&to[i], port, 1);
+    assert_true(fd >= 0);
+    *a = wire_of(fd);
+    struct pollfd p = {.fd = listener, .events = POLLIN};
+    assert_int_equal(poll(&p, 1, 1000), 1);
+    *b = wire_of(accept4(listener, NULL, NULL, SOCK_NONBLOCK));
+    assert_true((*b)->fd >= 0);
+    close(listener);
+}
+
+/* A rank that beats, not yet knowing that another is gone, must still learn it: with what that one said last or without, with
+ * or without words under way to it, which turn the end of its connection into a reset. */
+static void the_dead_are_noticed_while_speaking(void **state)
+{
+    (void)state;
+    tt_word *word = calloc(1, sizeof *word);
+    for (int how = 0; how < 4; how++) {
+        tt_wire *dies, *lives;
+        connect_pair(&dies, &lives);
+        *word = (tt_word){.key = {key[0], key[1]}, .kind = TT_WORD_GOODBYE, .from = 3, .about = 3};
+        if (how & 1) assert_true(tt_wire_send(dies, word));
+        word->kind = TT_WORD_BEAT;
+        if (how & 2) assert_true(tt_wire_send(lives, word));
+        close(dies->fd);
+        for (int i = 0; i < 5; i++) assert_true(tt_wire_send(lives, word));
+        struct pollfd p = {.fd = lives->fd, .events = POLLIN};
+        assert_int_equal(poll(&p, 1, 1000), 1);
+        if (how & 1) assert_int_equal(tt_wire_receive(lives, key, 4, word), TT_WIRE_WORD);
+        if (how & 1) assert_int_equal(word->kind, TT_WORD_GOODBYE);
+        assert_int_equal(tt_wire_receive(lives, key, 4, word), TT_WIRE_CLOSED);
+        tt_wire_close(lives);
+        free(dies), free(lives);
+    }
+    free(word);
+}
+
 static void strangers_are_not_believed(void **state)
 {
     (void)state;
@@ -378,6 +424,7 @@ int main(void)
         cmocka_unit_test(a_report_has_an_end),
         cmocka_unit_test(losses_and_stalls),
         cmocka_unit_test(words_arrive_whole),
+        cmocka_unit_test(the_dead_are_noticed_while_speaking),
         cmocka_unit_test(strangers_are_not_believed),
         cmocka_unit_test(texts_of_others_end),
         cmocka_unit_test(connections_are_found),

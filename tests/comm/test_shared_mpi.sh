@@ -16,9 +16,10 @@ output=$(timeout 60 "$mpirun" -n 3 "$program" mpi-limit 2>&1)
 report $? 'one process without addresses'
 
 # The others read its memory until the watchdog ends them, and then nothing is left: no process, no name.
-output=$(timeout 60 "$mpirun" -n 3 "$program" mpi-killed 2>&1)
+# The number tells these processes from those of another run on the same machine.
+output=$(timeout 60 "$mpirun" -n 3 "$program" mpi-killed $$ 2>&1)
 status=$?
-left=$(pgrep -fx "$program mpi-killed"; ls /dev/shm | grep tartan-shared)
+left=$(pgrep -fx "$program mpi-killed $$"; ls /dev/shm | grep tartan-shared)
 output+=" (status $status, left: $left)"
 [ $status != 0 ] && [ $status != 124 ] && grep -q 'rank 0 (.* has ended without a word' <<<"$output" &&
   ! grep -qi 'bus error\|segmentation' <<<"$output" && [ -z "$left" ]
