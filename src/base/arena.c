@@ -20,7 +20,7 @@
 #define ALIGNMENT ((int64_t)64)
 #define HUGE_PAGE ((int64_t)2 << 20)
 #define SMALL     (4 * HUGE_PAGE) /* less than this is not worth huge pages */
-#define GROWTH    ((int64_t)64 << 20)
+#define GROWTH    (4 * HUGE_PAGE)
 
 struct tt_arena {
     const char *what;
