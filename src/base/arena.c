@@ -1,7 +1,6 @@
 #include "base/arena.h"
 #include "base/checked.h"
 
-#include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +23,8 @@
 
 struct tt_arena {
     const char *what;
-    char *base;
+    int64_t expected; /* 0: not said */
+    char *base;       /* NULL before the first grant */
     int64_t reserved; /* addresses */
     int64_t usable;   /* of them memory may be written at; what is never granted is never touched and costs nothing */
     int64_t used, peak;
@@ -48,6 +48,22 @@ static void want_huge_pages(char *p, int64_t bytes)
     if (bytes >= SMALL) madvise(begin, (size_t)(end - begin), MADV_HUGEPAGE);
 }
 
+static int64_t address_limit(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur > INT64_MAX) return INT64_MAX;
+    return (int64_t)limit.rlim_cur;
+}
+
+static tt_status refuse(const char *what, int64_t bytes)
+{
+    int64_t limit = address_limit();
+    if (limit < INT64_MAX)
+        return tt_error_set(TT_ENOMEM, "%s: no %lld bytes under the limit of %lld on addresses; raise it (ulimit -v)", what,
+                            (long long)bytes, (long long)limit);
+    return tt_error_set(TT_ENOMEM, "%s: the system refuses %lld bytes; use more ranks or a smaller model", what, (long long)bytes);
+}
+
 tt_status tt_alloc(const char *what, int64_t count, size_t size, void **out)
 {
     int64_t bytes;
@@ -58,9 +74,7 @@ tt_status tt_alloc(const char *what, int64_t count, size_t size, void **out)
     bytes = tt_round_up(tt_max_i64(bytes, ALIGNMENT), ALIGNMENT);
     /* calloc leaves large blocks untouched until they are used; aligned_alloc + memset would touch every page. */
     char *raw = calloc(1, (size_t)bytes + ALIGNMENT);
-    if (!raw)
-        return tt_error_set(TT_ENOMEM, "%s: the system refuses %lld bytes; use more ranks or a smaller model",
-                            what, (long long)bytes);
+    if (!raw) return refuse(what, bytes);
     char *p = raw + ALIGNMENT - ((uintptr_t)raw & (ALIGNMENT - 1));
     want_huge_pages(p, bytes);
     /* calloc aligns to 16, so at least 16 bytes lie before p: the original pointer is kept there. */
@@ -77,30 +91,11 @@ void tt_free(void *p)
     free(raw);
 }
 
-/* No arena outgrows the machine's memory. A limit on addresses (ulimit -v) is shared with other arenas and all else. */
-static int64_t reservation(void)
-{
-    struct rlimit limit;
-    int64_t bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
-    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
-        bytes = tt_min_i64(bytes, (int64_t)(limit.rlim_cur / 16));
-    return tt_round_up(tt_max_i64(bytes, GROWTH), GROWTH);
-}
-
 tt_status tt_arena_create(const char *what, tt_arena **out)
 {
-    tt_arena *a = *out = calloc(1, sizeof *a);
-    TT_CHECK(a, TT_ENOMEM, "%s: out of memory", what);
-    *a = (tt_arena){.what = what, .reserved = reservation()};
-    void *base = mmap(NULL, (size_t)a->reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (base == MAP_FAILED) {
-        free(a);
-        *out = NULL;
-        return tt_error_set(TT_ENOMEM, "%s: the system refuses %lld bytes of addresses: %s; raise its limit (ulimit -v)", what,
-                            (long long)reservation(), strerror(errno));
-    }
-    a->base = base;
-    want_huge_pages(a->base + SMALL, a->reserved - SMALL);
+    *out = calloc(1, sizeof **out);
+    TT_CHECK(*out, TT_ENOMEM, "%s: out of memory", what);
+    (*out)->what = what;
     return TT_OK;
 }
 
@@ -108,21 +103,42 @@ void tt_arena_destroy(tt_arena **a)
 {
     if (!*a) return;
     ASAN_UNPOISON_MEMORY_REGION((*a)->base, (*a)->usable);
-    munmap((*a)->base, (size_t)(*a)->reserved);
+    if ((*a)->base) munmap((*a)->base, (size_t)(*a)->reserved);
     free(*a);
     *a = NULL;
+}
+
+void tt_arena_expect(tt_arena *a, int64_t bytes)
+{
+    TT_ASSERT(!a->base && bytes >= 0);
+    a->expected = bytes;
+}
+
+/* No arena outgrows the machine's memory. A limit on addresses is shared with other arenas and all else. */
+static int64_t reservation(const tt_arena *a)
+{
+    int64_t bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE), limit = address_limit();
+    if (limit < INT64_MAX) bytes = tt_min_i64(bytes, a->expected > 0 ? a->expected : limit / 16);
+    return tt_round_up(tt_max_i64(bytes, 1), GROWTH);
+}
+
+static tt_status reserve(tt_arena *a)
+{
+    int64_t bytes = reservation(a);
+    void *base = mmap(NULL, (size_t)bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED) return refuse(a->what, bytes);
+    a->base = base;
+    a->reserved = bytes;
+    want_huge_pages(a->base + SMALL, a->reserved - SMALL);
+    return TT_OK;
 }
 
 /* Systems that promise no more memory than they have count what is usable, so it grows with the need. */
 static tt_status make_usable(tt_arena *a, int64_t bytes)
 {
+    if (!a->base) TT_TRY(reserve(a));
     int64_t usable = tt_round_up(bytes, GROWTH);
-    TT_CHECK(bytes <= a->reserved, TT_ENOMEM,
-             "%s: %lld bytes are more than the %lld that the machine's memory, or a limit on addresses (ulimit -v), leaves for them; "
-             "lift the limit, or use more ranks or a smaller model",
-             a->what, (long long)bytes, (long long)a->reserved);
-    TT_CHECK(mprotect(a->base, (size_t)usable, PROT_READ | PROT_WRITE) == 0, TT_ENOMEM,
-             "%s: the system refuses %lld bytes; use more ranks or a smaller model", a->what, (long long)bytes);
+    if (bytes > a->reserved || mprotect(a->base, (size_t)usable, PROT_READ | PROT_WRITE) != 0) return refuse(a->what, bytes);
     ASAN_POISON_MEMORY_REGION(a->base + a->usable, usable - a->usable);
     a->usable = usable;
     return TT_OK;

@@ -2,7 +2,7 @@
  *
  *   tt_arena_mark m = tt_arena_save(a);   ... grants ...   tt_arena_restore(a, m);
  *
- * An arena is one run of addresses, as many as the machine has memory, so grants lie end to end whatever was granted before,
+ * An arena is one run of addresses, with its first grant as many as the machine has memory, so grants lie end to end whatever was granted before,
  * and what it takes is what it has held at its fullest: addresses that were never granted have no memory behind them, and those
  * that were keep theirs for the next step. Grants are aligned to 64 bytes. In test builds (TT_DEBUG_MEMORY) memory is filled with
  * NaN bytes on grant and on release, so that a value nobody wrote, or one read after its time, shows up as NaN; the address
@@ -24,6 +24,10 @@ typedef struct tt_arena_mark {
 /* `what` is a static string for messages and tables. */
 tt_status tt_arena_create(const char *what, tt_arena **out);
 void tt_arena_destroy(tt_arena **a);
+
+/* tt_arena_expect - what it will hold at most. Before the first grant. Only a limit on addresses (ulimit -v) makes a difference:
+ * with one so many are reserved, else a sixteenth of the limit. */
+void tt_arena_expect(tt_arena *a, int64_t bytes);
 
 /* tt_arena_grant - count elements of `size` bytes each, uninitialised; zero counts give a valid pointer.
  * TT_ENOMEM with the sizes when the product overflows or the system refuses. */

@@ -209,6 +209,15 @@ static tt_status expect(tt_group *g, const card *mine, bool *expected)
     return status;
 }
 
+/* A plan for memory that is shared would not hold when the regions turn out to find no addresses. */
+static tt_status check_addresses(void)
+{
+    struct rlimit limit;
+    TT_CHECK(getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur == RLIM_INFINITY, TT_EIO,
+             "addresses are limited (ulimit -v), and memory that is shared takes many");
+    return TT_OK;
+}
+
 tt_status tt_shared_possible(tt_group *g, bool *possible)
 {
     *possible = g->shares == TT_SHARES;
@@ -218,7 +227,8 @@ tt_status tt_shared_possible(tt_group *g, bool *possible)
     tt_shared *trial = NULL;
     TT_TRY(expect(g, &mine, &expected));
     if (expected) {
-        tt_status status = create_agreed(g, "a region to try", 1, &mine, &trial);
+        tt_status status = tt_agree(g, "share-memory", check_addresses());
+        if (status == TT_OK) status = create_agreed(g, "a region to try", 1, &mine, &trial);
         if (g->comm->broken) return status;
         if (status != TT_OK) tt_info("ranks of group %s share no memory and send messages instead: %s", g->name, tt_error_text());
         g->comm->agreed = false; /* no failure of the job */

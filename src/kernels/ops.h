@@ -98,6 +98,7 @@ typedef struct tt_loss_sums {
 
 struct tt_ops {
     const char *name;
+    const char *isa; /* the instructions that it uses, once opened; NULL: the compiler's */
     tt_dtype real;
 
     tt_status (*open)(tt_kernel *k); /* sets k->state; may be NULL */

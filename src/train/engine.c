@@ -1,6 +1,9 @@
 #include "train/engine.h"
 #include "comm/recorder.h"
 
+#include <stdio.h>
+#include <string.h>
+
 tt_status tt_engine_check_mesh(tt_mesh_sizes *sizes, int world_size, const tt_model_config *config)
 {
     return tt_mesh_resolve(sizes, world_size, config->num_experts);
@@ -50,12 +53,31 @@ static void move_bytes(void *comm)
     tt_comm_progress(comm);
 }
 
+/* Ranks that share a batch must hold the same bits (moe/dispatch.h): a near tie that one of them breaks the other way would make
+ * their parts those of two models. */
+static tt_status check_replicas(const tt_mesh *mesh, const tt_kernel *k)
+{
+    enum { LENGTH = 64 };
+    char mine[LENGTH] = "", first[LENGTH] = "";
+    if (mesh->tp_size == 1) return TT_OK;
+    snprintf(mine, sizeof mine, "%s%s%s, %d thread%s", k->ops->name, k->ops->isa ? " " : "", k->ops->isa ? k->ops->isa : "",
+             k->threads, k->threads > 1 ? "s" : "");
+    memcpy(first, mine, sizeof first);
+    TT_TRY(tt_broadcast(mesh->tp, "kernels", 0, first, sizeof first));
+    TT_CHECK(strcmp(mine, first) == 0, TT_ECONFIG,
+             "this rank computes with kernels '%s', and another that shares its batch (tp_size %d) with '%s'; their results would "
+             "differ in rounding, so set TARTAN_ISA, TARTAN_KERNELS and threads alike",
+             mine, mesh->tp_size, first);
+    return TT_OK;
+}
+
 static tt_status build(tt_comm *comm, const tt_engine_options *o, const tt_ops *ops, tt_engine *e)
 {
     const tt_params *params = &e->table.params;
     TT_TRY(tt_mesh_create(comm, o->mesh, e->config.num_experts, &e->mesh));
     TT_TRY(tt_kernel_create(ops, o->threads, &e->kernel));
     if (tt_comm_size(comm) > 1) e->kernel->meanwhile = move_bytes, e->kernel->meanwhile_user = comm;
+    TT_TRY(tt_agree(e->mesh->world, "kernels", check_replicas(e->mesh, e->kernel)));
     TT_TRY(o->bare ? tt_shards_create_units(params, e->mesh, precision_of(o, ops), NULL, 0, &e->shards)
                    : tt_shards_create(params, e->mesh, precision_of(o, ops), &e->shards));
     TT_TRY(tt_model_init(&e->model, &e->config, &e->table, e->shards, e->kernel));

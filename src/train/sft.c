@@ -16,7 +16,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -209,6 +208,17 @@ static tt_status choose_memory(job *j)
     return tt_planner_choose(j->comm, limit, &j->model, &shape, &j->report->choice);
 }
 
+/* As planned, and a quarter more for what the plan leaves out. */
+static void expect_memory(job *j)
+{
+    enum { SPARE = 32 << 20 };
+    const tt_model *m = &j->engine.model;
+    const int64_t *planned = j->report->choice.plan.bytes;
+    tt_arena *arenas[] = {m->keep, m->work, m->kernel->scratch};
+    tt_memory_term terms[] = {TT_MEMORY_KEPT, TT_MEMORY_BLOCK, TT_MEMORY_SCRATCH};
+    for (int i = 0; i < 3; i++) tt_arena_expect(arenas[i], planned[terms[i]] + planned[terms[i]] / 4 + SPARE);
+}
+
 /* Every rank has prepared the data for itself: the same on every host? */
 static tt_status check_data(job *j)
 {
@@ -336,6 +346,7 @@ static tt_status open_model(job *j)
     TT_TRY(tt_engine_open(j->comm, &o, &j->engine));
     j->engine.model.recompute = c->gradient_checkpointing;
     j->engine.model.kept_layers = j->report->choice.kept_layers;
+    expect_memory(j);
     return tt_statistics_begin(&j->statistics, &j->engine.model);
 }
 
@@ -538,14 +549,17 @@ static int64_t resident_bytes(void)
     return pages * sysconf(_SC_PAGESIZE);
 }
 
-/* Of them those in memory that processes share. */
-static int64_t resident_shared(void)
+/* RssShmem: what is resident in memory that processes share. VmHWM: most that was resident, of this program alone; what getrusage
+ * says begins with the process that started it. */
+static int64_t status_bytes(const char *name)
 {
     char line[256];
     long long kilobytes = 0;
+    size_t n = strlen(name);
     FILE *f = fopen("/proc/self/status", "r");
     if (!f) return 0;
-    while (fgets(line, sizeof line, f) && sscanf(line, "RssShmem: %lld", &kilobytes) != 1) {}
+    while (fgets(line, sizeof line, f))
+        if (strncmp(line, name, n) == 0 && sscanf(line + n, ": %lld", &kilobytes) == 1) break;
     fclose(f);
     return kilobytes * 1024;
 }
@@ -553,11 +567,21 @@ static int64_t resident_shared(void)
 /* Most that was resident. What ranks share is resident in each that has touched it: each counts the part that it provides. */
 static int64_t peak_bytes(const job *j)
 {
-    struct rusage u;
-    getrusage(RUSAGE_SELF, &u);
     int64_t provided = j->engine.shards ? tt_shards_bytes(j->engine.shards).shared : 0;
-    int64_t of_others = resident_shared() - j->shared_before - provided;
-    return (int64_t)u.ru_maxrss * 1024 - (provided > 0 ? tt_max_i64(of_others, 0) : 0);
+    int64_t of_others = status_bytes("RssShmem") - j->shared_before - provided;
+    return status_bytes("VmHWM") - (provided > 0 ? tt_max_i64(of_others, 0) : 0);
+}
+
+static void announce_memory(const job *j)
+{
+    const tt_memory_choice *c = &j->report->choice;
+    char limit[80] = "";
+    if (j->config->max_memory != TT_CONFIG_UNSET)
+        snprintf(limit, sizeof limit, ", of %.1f MiB (max_memory)", (double)j->config->max_memory / 1048576);
+    tt_info("memory: %lld of %lld layers keep their activations; at most %.1f MiB planned for the %d rank%s of a host, 5 %% of it in "
+            "reserve%s",
+            (long long)c->kept_layers, (long long)j->model.num_layers, (double)c->bytes / 1048576, c->ranks, c->ranks > 1 ? "s" : "",
+            limit);
 }
 
 static void announce(const job *j)
@@ -576,14 +600,6 @@ static void announce(const job *j)
     const tt_data_report *d = tt_dataset_report(j->data.rows);
     tt_info("data: %lld rows, %lld tokens, %lld of them trained; %lld steps", (long long)d->rows_kept,
             (long long)d->tokens, (long long)d->targets, (long long)j->steps.total);
-    const tt_memory_choice *choice = &j->report->choice;
-    char limit[80] = "";
-    if (j->config->max_memory != TT_CONFIG_UNSET)
-        snprintf(limit, sizeof limit, ", of %.1f MiB (max_memory)", (double)j->config->max_memory / 1048576);
-    tt_info("memory: %lld of %lld layers keep their activations; at most %.1f MiB planned for the %d rank%s of a host, 5 %% of it in "
-            "reserve%s",
-            (long long)choice->kept_layers, (long long)j->engine.config.num_layers, (double)choice->bytes / 1048576, choice->ranks,
-            choice->ranks > 1 ? "s" : "", limit);
     if (j->resumed.path)
         tt_info("resumed: '%s', step %lld of %lld, epoch %.2f", j->resumed.path, (long long)j->first_step, (long long)j->steps.total,
                 tt_steps_epoch(&j->steps, j->first_step));
@@ -620,8 +636,9 @@ static tt_status set_up(job *j)
     TT_TRY(tt_agree(tt_comm_world(j->comm), "resume", check_resumed(j)));
     TT_TRY(choose_memory(j));
     if (j->report->stopped) return TT_OK;
+    announce_memory(j);
     j->report->resident_before = resident_bytes();
-    j->shared_before = resident_shared();
+    j->shared_before = status_bytes("RssShmem");
     TT_TRY(end_phase(j, "statistics", open_model(j)));
     if (j->report->stopped) return TT_OK;
     TT_TRY(tt_agree(tt_comm_world(j->comm), "output", begin_output(j)));

@@ -324,6 +324,13 @@ static tt_status run_mode(tt_comm *comm, const char *mode)
     bool possible, last = tt_comm_rank(comm) == tt_comm_size(comm) - 1;
     if (strcmp(mode, "mpi-limit") == 0) return without_addresses(comm, last);
     if (strcmp(mode, "mpi-killed") == 0) return without_rank_0(comm);
+    if (strcmp(mode, "mpi-limited") == 0) {
+        struct rlimit some = {(rlim_t)1 << 40, (rlim_t)1 << 40};
+        if (last) setrlimit(RLIMIT_AS, &some);
+        TT_TRY(tt_shared_possible(tt_comm_world(comm), &possible));
+        EXPECT(!possible, "memory is shared");
+        return TT_OK;
+    }
     if (strcmp(mode, "mpi-apart") == 0) {
         if (last) setenv("TARTAN_SHARED", "0", 1);
         return check_switch(comm);

@@ -14,6 +14,8 @@ output=$(timeout 60 "$mpirun" -n 3 "$program" mpi-apart 2>&1)
 report $? 'one process that will not'
 output=$(timeout 60 "$mpirun" -n 3 "$program" mpi-limit 2>&1)
 report $? 'one process without addresses'
+output=$(timeout 60 "$mpirun" -n 3 "$program" mpi-limited 2>&1) && grep -q 'addresses are limited (ulimit -v)' <<<"$output"
+report $? 'one process whose addresses are limited'
 
 # The others read its memory until the watchdog ends them, and then nothing is left: no process, no name.
 # The number tells these processes from those of another run on the same machine.

@@ -101,6 +101,29 @@ static void the_balance_loss_is_taken_over_what_is_asked_for(void **state)
     if (!(fabs(together.loss - mean) > 1e-3)) fail_msg("together %.9g, apart %.9g", together.loss, mean);
 }
 
+static tt_status open_with_other_threads(tt_comm *comm, void *arg)
+{
+    tt_trainer *trainer;
+    tt_trainer_options o = TT_TRAINER_OPTIONS;
+    tt_comm_set_timeout(comm, 60);
+    o.model = "tests/fixtures/O1/model";
+    o.mesh.tp_size = *(const int *)arg;
+    o.threads = 1 + tt_comm_rank(comm);
+    TT_TRY(tt_trainer_open(comm, &o, &trainer));
+    tt_trainer_close(&trainer);
+    return TT_OK;
+}
+
+/* Rounding depends on threads and instructions, and replicas must hold the same bits. Ranks with rows of their own need not. */
+static void replicas_compute_alike_or_not_at_all(void **state)
+{
+    (void)state;
+    int tp = 1;
+    assert_ok(tt_comm_run_threads(2, open_with_other_threads, &tp));
+    tp = 2;
+    assert_error(tt_comm_run_threads(2, open_with_other_threads, &tp), TT_ECONFIG, "2 threads', and another that shares its batch");
+}
+
 static void options_that_cannot_be_are_refused(void **state)
 {
     (void)state;
@@ -118,6 +141,7 @@ int main(void)
         cmocka_unit_test(steps_lower_the_loss),
         cmocka_unit_test(kept_layers_change_no_bit),
         cmocka_unit_test(the_balance_loss_is_taken_over_what_is_asked_for),
+        cmocka_unit_test(replicas_compute_alike_or_not_at_all),
         cmocka_unit_test(options_that_cannot_be_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -56,6 +56,7 @@ tt_status tt_cpu_init(tt_cpu *cpu)
 #endif
         tt_cpu_base_fill(&cpu->ops);
     cpu->ops.name = tt_ops_cpu.name;
+    cpu->ops.isa = cpu->pairs ? "avx512 by pairs" : isa_names[cpu->isa];
     cpu->ops.open = tt_ops_cpu.open;
     cpu->ops.close = tt_ops_cpu.close;
     return TT_OK;
