@@ -161,19 +161,31 @@ static void bench_attention(tt_dtype type, int64_t T)
     tt_free(lse.data);
 }
 
-static void bench_head(void)
+/* As src/model/head.c has it: 512 rows of logits at a time, of OLMoE's shape. The first ones write the gradient of the
+ * weight, later ones add to it. */
+static void bench_head(tt_dtype type)
 {
-    enum { M = 1024, V = 50304, D = 2048 };
-    tt_mat x = matrix(TT_BF16, M, D), y = matrix(TT_F32, M, V);
-    tt_mat w = matrix(TT_BF16, V, D);
+    enum { M = 512, V = 50304, D = 2048 };
+    const char *name = tt_dtype_name(type);
+    double work = 2.0 * M * V * D;
+    tt_mat x = matrix(type, M, D), w = matrix(type, V, D), dy = matrix(type, M, V);
+    tt_mat y = matrix(TT_F32, M, V), dx = matrix(TT_F32, M, D), dw = matrix(TT_F32, V, D);
     int32_t targets[M];
     tt_loss_sums sums = {0};
     for (int i = 0; i < M; i++) targets[i] = i;
-    note(2.0 * M * V * D, SECONDS(NUM_BACKENDS, must(k->ops->linear(k, x, w, (tt_mat){0}, false, y))), "GF/s",
-         "%-4s head           %lld x %lld x %lld", "BF16", M, V, D);
-    note(8.0 * M * V, SECONDS(1, k->ops->cross_entropy(k, y, targets, 1e-3, y, &sums)), "GB/s",
-         "%-4s cross_entropy  %lld x %lld, in place", "F32", M, V, 0);
-    tt_free(x.data), tt_free(y.data), tt_free(w.data);
+    note(work, SECONDS(NUM_BACKENDS, must(k->ops->linear(k, x, w, (tt_mat){0}, false, y))), "GF/s",
+         "%-4s head           %lld x %lld x %lld", name, M, V, D);
+    note(work, SECONDS(NUM_BACKENDS, must(k->ops->linear_dx(k, dy, w, false, dx))), "GF/s",
+         "%-4s head_dx        %lld x %lld x %lld", name, M, V, D);
+    note(work, SECONDS(NUM_BACKENDS, must(k->ops->linear_dw(k, dy, x, false, dw))), "GF/s",
+         "%-4s head_dw, first %lld x %lld x %lld", name, M, V, D);
+    note(work, SECONDS(NUM_BACKENDS, must(k->ops->linear_dw(k, dy, x, true, dw))), "GF/s",
+         "%-4s head_dw, added %lld x %lld x %lld", name, M, V, D);
+    if (type == TT_F32)
+        note(8.0 * M * V, SECONDS(1, k->ops->cross_entropy(k, y, targets, 1e-3, y, &sums)), "GB/s",
+             "%-4s cross_entropy  %lld x %lld, in place", name, M, V, 0);
+    tt_mat all[] = {x, w, dy, y, dx, dw};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) tt_free(all[i].data);
 }
 
 static void bench_update(tt_dtype type)
@@ -230,7 +242,8 @@ static void bench_all(const char *only)
         if (wanted("attention", only)) bench_attention(types[t], 1024);
         if (wanted("attention", only)) bench_attention(types[t], 2048);
     }
-    if (wanted("head", only)) bench_head();
+    if (wanted("head", only)) bench_head(TT_F32);
+    if (wanted("head", only)) bench_head(TT_BF16);
     if (wanted("rows", only)) bench_rows();
     if (wanted("update", only)) bench_update(TT_F32);
     if (wanted("update", only)) bench_update(TT_BF16);
