@@ -102,8 +102,10 @@ tt_status tt_arena_create(const char *what, tt_arena **out)
 void tt_arena_destroy(tt_arena **a)
 {
     if (!*a) return;
-    ASAN_UNPOISON_MEMORY_REGION((*a)->base, (*a)->usable);
-    if ((*a)->base) munmap((*a)->base, (size_t)(*a)->reserved);
+    if ((*a)->base) {
+        ASAN_UNPOISON_MEMORY_REGION((*a)->base, (*a)->usable);
+        munmap((*a)->base, (size_t)(*a)->reserved);
+    }
     free(*a);
     *a = NULL;
 }
@@ -177,6 +179,7 @@ void tt_arena_restore(tt_arena *a, tt_arena_mark mark)
 {
     int64_t bytes = a->used - mark.used;
     TT_ASSERT(bytes >= 0);
+    if (bytes == 0) return; /* perhaps nothing was ever granted */
     ASAN_UNPOISON_MEMORY_REGION(a->base + mark.used, bytes); /* between grants too */
     fill(a->base + mark.used, bytes);
     ASAN_POISON_MEMORY_REGION(a->base + mark.used, bytes);
