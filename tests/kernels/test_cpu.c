@@ -123,10 +123,10 @@ static kernel_rig *rig(int level, int threads)
 static void position_changes_no_bit(void **state)
 {
     (void)state;
-    static const int64_t shapes[][3] = {{1, 1, 1}, {40, 300, 70}, {230, 257, 65}, {5, 16, 32}};
+    static const int64_t shapes[][3] = {{1, 1, 1}, {40, 300, 70}, {230, 257, 65}, {5, 16, 32}, {70, 45, 600}};
     int levels = kernel_num_levels();
     for (int level = 0; level < levels; level++)
-        for (int s = 0; s < 4; s++)
+        for (int s = 0; s < 5; s++)
             for (int t = 0; t < 2; t++) {
                 int64_t T = shapes[s][0], K = shapes[s][1], N = shapes[s][2];
                 tt_dtype type = t ? TT_BF16 : TT_F32;
@@ -135,6 +135,7 @@ static void position_changes_no_bit(void **state)
                 tt_mat b = kernel_rig_fill(r, kernel_rig_mat(r, TT_F32, 1, N, true), 0, 1);
                 tt_mat y = kernel_rig_mat(r, type, T, N, true), z = kernel_rig_mat(r, type, T, N, true);
                 tt_mat w = kernel_rig_fill(r, kernel_rig_mat(r, type, N, K, true), 0, 1);
+                tt_mat dx = kernel_rig_mat(r, type, T, K, true), dz = kernel_rig_mat(r, type, T, K, true);
                 assert_ok(r->k->ops->linear(r->k, x, w, b, false, y));
                 assert_ok(r->k->ops->linear(r->k, x, w, b, false, z));
                 for (int64_t i = 0; i < T; i += 37) {
@@ -143,6 +144,15 @@ static void position_changes_no_bit(void **state)
                     assert_ok(r->k->ops->linear(r->k, tt_mat_rows(x, i, i + 1), w, b, false, row));
                 }
                 kernel_same_bits(y, z, r->c, "a row alone");
+                for (int more = 0; more < 2; more++) {
+                    assert_ok(r->k->ops->linear_dx(r->k, y, w, more, dx));
+                    for (int64_t i = 0, few; i < T; i += few) {
+                        few = tt_min_i64(1 + i % 17, T - i);
+                        tt_mat dy = tt_mat_rows(y, i, i + few), to = tt_mat_rows(dz, i, i + few);
+                        assert_ok(r->k->ops->linear_dx(r->k, dy, w, more, to));
+                    }
+                    kernel_same_bits(dx, dz, r->c, "a few rows of a gradient alone");
+                }
                 kernel_rig_check_guards(r);
                 kernel_rig_destroy(&r);
             }
