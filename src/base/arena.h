@@ -2,9 +2,9 @@
  *
  *   tt_arena_mark m = tt_arena_save(a);   ... grants ...   tt_arena_restore(a, m);
  *
- * An arena is one run of addresses, with its first grant as many as the machine has memory, so grants lie end to end whatever was granted before,
- * and what it takes is what it has held at its fullest: addresses that were never granted have no memory behind them, and those
- * that were keep theirs for the next step. Grants are aligned to 64 bytes. In test builds (TT_DEBUG_MEMORY) memory is filled with
+ * An arena is one run of addresses, reserved with its first grant: as many as the machine has memory. So grants lie end to end
+ * whatever was granted before, and what it takes is what it has held at its fullest: addresses that were never granted have no
+ * memory behind them, and those that were keep theirs for the next step. Grants are aligned to 64 bytes. In test builds (TT_DEBUG_MEMORY) memory is filled with
  * NaN bytes on grant and on release, so that a value nobody wrote, or one read after its time, shows up as NaN; the address
  * sanitizer reports every access beside what is granted.
  */

@@ -216,8 +216,8 @@ static tt_status read_requests(crew *c, reader *w)
     w->buffer = malloc((size_t)p->longest + 1);
     w->scales = malloc(SCALES * sizeof *w->scales);
     w->raw = malloc(SCALES * sizeof(float));
-    TT_CHECK(w->buffer && w->scales && w->raw, TT_ENOMEM, "out of memory for a buffer of %lld bytes to read weights with; use more ranks",
-             (long long)p->longest);
+    TT_CHECK(w->buffer && w->scales && w->raw, TT_ENOMEM,
+             "out of memory for a buffer of %lld bytes to read weights with; use more ranks", (long long)p->longest);
     w->sums.memory = p->longest + SCALES * (int64_t)(sizeof *w->scales + sizeof(float));
     for (;;) {
         int64_t i = atomic_fetch_add(&c->next, 1);

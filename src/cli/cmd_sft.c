@@ -85,7 +85,7 @@ static void print_report(const tt_sft_report *r, const char *output)
     if (r->checkpoints > 0)
         fprintf(stderr, "%d checkpoint%s, for which training waited %.2f s\n", r->checkpoints, r->checkpoints > 1 ? "s" : "",
                 r->save_seconds);
-    fprintf(stderr, "memory of rank 0, MiB: planned");
+    fprintf(stderr, "memory of rank 0, MiB: planned at most");
     for (int t = 0; t < TT_MEMORY_NUM_TERMS; t++)
         fprintf(stderr, "%s %s %.1f", t ? "," : "", tt_memory_term_name((tt_memory_term)t),
                 (double)r->choice.plan.bytes[t] / 1048576);

@@ -46,8 +46,8 @@
  *     alltoall, allgather                    r n T (tp - 1)
  *     allreduce                              r 2 ep (ep - 1) ceil(n T / ep)
  * Forward is the plan, tokens there, outputs back and shared; backward is tokens once more when the block is computed
- * again or has more than one round, gradients there and back, weights back, gates and gradients shared. One copy per chosen expert would be rows =
- * pairs: bench/bench_dispatch.c compares.
+ * again or has more than one round, gradients there and back, weights back, gates and gradients shared. One copy per chosen
+ * expert would be rows = pairs: bench/bench_dispatch.c compares.
  */
 #ifndef TT_MOE_DISPATCH_H
 #define TT_MOE_DISPATCH_H

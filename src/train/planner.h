@@ -1,9 +1,9 @@
 /* planner.h - what backward keeps and what it computes again, from the memory that a run may take (key max_memory).
  *
  * The plan is that of the largest micro-step that the run can have, whatever the order of the rows and whatever experts are
- * chosen. With a limit as many of the last layers keep all their activations as fit (tt_memory_keep). Recomputation is made of exchanges, so ranks
- * have to decide alike: what goes into the decision is agreed first, and nothing else does - neither what is free on a host
- * at the moment nor the rank's own rows.
+ * chosen. With a limit as many of the last layers keep all their activations as fit (tt_memory_keep). Recomputation is made of
+ * exchanges, so ranks have to decide alike: what goes into the decision is agreed first, and nothing else does - neither what
+ * is free on a host at the moment nor the rank's own rows.
  */
 #ifndef TT_TRAIN_PLANNER_H
 #define TT_TRAIN_PLANNER_H

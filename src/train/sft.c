@@ -208,7 +208,7 @@ static tt_status choose_memory(job *j)
     return tt_planner_choose(j->comm, limit, &j->model, &shape, &j->report->choice);
 }
 
-/* As planned, and a quarter more for what the plan leaves out. */
+/* As planned, and a quarter and SPARE more for what the plan leaves out. */
 static void expect_memory(job *j)
 {
     enum { SPARE = 32 << 20 };
